@@ -48,11 +48,6 @@ def test_the_masks_equal_a_triple_loop():
     assert padding[row, 0, query, key] == (ids[key] != 0)
 
 
-def test_segment_ids_of_another_rank_are_refused():
-  with pytest.raises(ValueError, match=r"shape \[B, S\], found \(3,\)"):
-    packed_attention_mask(np.array([1, 1, 2]))
-
-
 def test_sentences_are_numbered_by_sequence_and_token_type():
   segment_ids = np.array([[1, 1, 1, 2, 3, 3, 0]])
   token_type_ids = np.array([[0, 0, 1, 0, 0, 2, 0]])
@@ -120,15 +115,6 @@ def test_a_local_layer_makes_no_square():
   assert not square.search(str(jax.make_jaxpr(lambda: run(window=32))()))
 
 
-def test_dropout_of_a_local_layer_scales_what_it_keeps():
-  query, key, value, _, segment_ids = make_inputs(jnp.float32)
-  ones = jnp.ones_like(value)
-  options = {"window": 7, "dropout_rate": 0.25, "dropout_key": jax.random.key(0)}
-  kept = attention(query, key, ones, segment_ids, **options)[0]
-  assert kept.mean() == pytest.approx(1.0, abs=0.03)
-  assert kept.std() > 0.01
-
-
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("implementation", ["splash_interpret", "blocks"])
 def test_without_isolation_padding_between_sequences_is_passed_over(implementation, window):
@@ -191,12 +177,14 @@ def test_softmax_is_in_float32_for_bfloat16():
     assert found == ["f32"], operation
 
 
-def test_dropout_scales_what_it_keeps():
+@pytest.mark.parametrize("window", [None, 7])
+def test_dropout_scales_what_it_keeps(window):
   query, key, value, _, segment_ids = make_inputs(jnp.float32)
-  drop = functools.partial(attention, query, key, jnp.ones_like(value), segment_ids)
+  inputs = query, key, jnp.ones_like(value), segment_ids
+  drop = functools.partial(attention, *inputs, window=window)
   kept = drop(dropout_rate=0.25, dropout_key=jax.random.key(0))
   assert (drop(dropout_rate=0.25) == drop()).all()
-  assert kept[0].mean() == pytest.approx(1.0, abs=0.02)
+  assert kept[0].mean() == pytest.approx(1.0, abs=0.03 if window else 0.02)
   assert kept[0].std() > 0.01
 
 
@@ -208,11 +196,8 @@ def test_dropout_scales_what_it_keeps():
   [
     ({"attention_impl": "flash"}, "no attention_impl 'flash'; expected auto or one of xla"),
     ({"attention_impl": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
-    ({"attention_impl": "cudnn_packed"}, "needs NVIDIA GPUs since Hopper, found cpu"),
     ({"attention_impl": "splash"}, r"TPUs, found cpu\. Use .*, or attention_impl=xla\."),
     ({"attention_dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
-    ({"dtype": jnp.float64}, "needs float32 or bfloat16, found float64"),
-    ({"row_length": 130}, "needs a row length that is a multiple of 128 tokens, found 130"),
     ({"positions": "alibi"}, "needs scores without a bias, found ALiBi's"),
   ],
 )
@@ -237,7 +222,6 @@ class Device:
   ("implementation", "capability", "num_heads", "message"),
   [
     ("cudnn", "7.5", 1, "of compute capability 7.5"),
-    ("cudnn", "8.0", 1, None),
     ("cudnn_packed", "8.9", 1, "of compute capability 8.9"),
     ("cudnn_packed", "10.0", 1, None),
     ("cudnn", "9.0", 16, "head size that is a multiple of 8, found 4"),

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import AttentionError, Gpt2, blocks
-from model.attention import alibi_slopes, attention, kernels
+from model import Gpt2, blocks
+from model.attention import alibi_slopes, attention
 from tests import packs
 
 
@@ -76,14 +76,6 @@ def test_a_model_with_alibi_attends_as_its_paper_says(monkeypatch):
     expected = nnx.merge(graphdef, params)(batch)["causal_logits"]
   assert set(params["embeddings"]) == {"token"}  # no table of positions
   np.testing.assert_allclose(found[real], expected[real], rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("implementation", ["cudnn_packed", "splash", "splash_interpret"])
-def test_a_kernel_that_takes_no_bias_refuses_alibi(implementation):
-  assert not kernels.KERNELS[implementation].takes_bias
-  model = make_model(attention_impl=implementation)
-  with pytest.raises(AttentionError, match=r"found ALiBi's.* Set positions=learned, or"):
-    model(packs.lay_out(packs.random_sequences()))
 
 
 def test_what_adds_up_in_the_residual_starts_narrower():

@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 import tokenizers
 
-from model import BertConfig, Gpt2Config, hf, weights
+from model import BertConfig, hf, weights
 from model.__main__ import main
 from model.hf.config import _label_names
 from model.hf.names import current_name
@@ -199,15 +199,6 @@ def test_a_bert_of_bytes_goes_out_and_in(tmp_path, capsys):
   assert (again / "tokenizer.json").exists()
 
 
-def test_an_export_with_a_damaged_tokenizer_leaves_nothing(tmp_path, capsys):
-  folder = run_folder(tmp_path / "ours", packs.small_config(), BYTES)
-  (folder / "tokenizer.json").write_text('{"model": {"type": "BPE"')
-  assert main(["export", str(folder), "--out", str(tmp_path / "out")]) == 2
-  (told,) = capsys.readouterr().err.splitlines()
-  assert "Hugging Face's tokenizers, found one that cannot be read: EOF" in told
-  assert [path.name for path in tmp_path.iterdir()] == ["ours"]
-
-
 def test_the_merges_of_a_vocab_json_are_imported_too(tmp_path):
   original, folder = tmp_path / "original", tmp_path / "ours"
   shutil.copytree(GOLDEN / GPT2, original)
@@ -338,35 +329,18 @@ BERT_CONFIGS = [
   ({"hidden_act": "relu"}, 'hidden_act is "relu".*expected "gelu"'),
   ({"position_embedding_type": "relative_key"}, "position_embedding_type is"),
   ({"is_decoder": True}, "is_decoder is true.*expected false"),
-  ({"add_cross_attention": True}, "add_cross_attention is true"),
-  ({"pruned_heads": {"0": [1]}}, "pruned_heads is"),
-  ({"quantization_config": {"bits": 8}}, "quantization_config is"),
-  ({"problem_type": "multi_label_classification"}, "problem_type is"),
   ({"problem_type": "regression"}, "num_labels is 5"),
-  ({"classifier_dropout": 0.3}, "classifier_dropout is 0.3"),
   (
     {"architectures": ["BertForMultipleChoice"]},
     "architectures is.*BertForQuestionAnswering",
   ),
-  ({"architectures": None}, "architectures is null"),
-  ({"hidden_size": "14"}, "hidden_size is '14'; expected a whole number"),
-  ({"layer_norm_eps": None}, "layer_norm_eps is None; expected a number"),
-  ({"layer_norm_eps": float("nan")}, "layer_norm_epsilon is nan; expected more than 0"),
-  ({"num_attention_heads": 4}, "not divisible by num_heads=4"),
   ({"hidden_size": 16}, r"LayerNorm\.\w+ of shape \(14,\) instead of \(16,\)"),
   ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),
-  ({"num_hidden_layers": 1}, r"unexpected bert\.encoder\.layer\.1\..* more"),
-  ({"id2label": {"0": "A", "1": "B"}}, r"classifier\.bias of shape \(5,\) instead"),
-  ({"architectures": ["BertForMaskedLM"]}, r"missing cls\..*unexpected classifier\.bias"),
 ]
 GPT2_CONFIGS = [
   ({"activation_function": "gelu"}, 'activation_function is "gelu".*"gelu_new"'),
   ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is true"),
   ({"tie_word_embeddings": False}, "tie_word_embeddings is false"),
-  ({"embd_pdrop": 0.3}, "embd_pdrop is 0.3"),
-  ({"architectures": ["GPT2Model"]}, "architectures is.*GPT2LMHeadModel"),
-  ({"n_inner": None}, r"mlp\.c_fc\.weight of shape \(15, 11\) instead of \(15, 60\)"),
-  ({"n_layer": 3}, r"missing transformer\.h\.2\..* more"),
 ]
 
 
@@ -403,13 +377,7 @@ DECODER = "cls.predictions.decoder"
       r"missing classifier\.bias; unexpected extra",
     ),
     (TAGS, copied(WORDS, WORDS, lambda x: x[1:]), r"shape \(28, 14\) instead of \(29, 14"),
-    (TAGS, copied(WORDS, WORDS, np.int32), "of type I32 instead of F32"),
     (TAGS, copied(f"{NORM}.weight", f"{NORM}.gamma"), "weight twice, as"),
-    (
-      PRETRAINING.name,
-      copied(f"{DECODER}.bias", f"{DECODER}.bias", lambda x: x + 1),
-      r"decoder\.bias differs from",
-    ),
     (
       PRETRAINING.name,
       copied(f"{DECODER}.weight", f"{DECODER}.weight", lambda x: x + 1),
@@ -460,13 +428,6 @@ def test_export_refuses_what_it_cannot_write(tmp_path):
   with pytest.raises(WeightsError, match=r"positions is 'alibi'.*cannot be exported"):
     hf.export_model(alibi, packs.random_params(alibi, head="causal")[1], out)
   assert [path.name for path in tmp_path.iterdir()] == ["full"]
-
-
-def test_models_of_another_kind_are_refused():
-  with pytest.raises(WeightsError, match="holds a Gpt2; expected a BERT"):
-    hf.import_bert(GOLDEN / GPT2)
-  with pytest.raises(WeightsError, match="BertForPreTraining; expected a GPT-2"):
-    hf.open_model(PRETRAINING).config_as(Gpt2Config)
 
 
 KILLED = """
@@ -530,23 +491,12 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
   ("name", "content", "message"),
   [
     ("config.json", '{"architectures": ["BertForMaskedLM"]}', "has no vocab_size"),
-    ("config.json", "[]", "not the config of a model"),
-    ("config.json", "{", "not the config of a model"),
     ("config.json", None, "Expected a Hugging Face directory with"),
-    ("model.safetensors", None, r"Expected model\.safetensors"),
     ("model.safetensors", "no tensors", "cannot be read as safetensors"),
-    ("vocab.txt", "a\nb\n", r"there is no pad_token \[PAD\]"),
     ("vocab.txt", "\n".join((*SPECIAL, "a", "a")), "a token occurs twice"),
     ("vocab.txt", "\n".join((*SPECIAL, *map(str, range(25)))), "has 30 tokens"),
     ("tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),
-    ("tokenizer_config.json", '{"tokenize_chinese_chars": false}', "handle_chinese_chars"),
     ("tokenizer.json", json.dumps(FAST | {"model": {"type": "Unigram"}}), "is Unigram"),
-    ("tokenizer.json", json.dumps(FAST | {"model": {"type": "BPE"}}), "used: 'vocab'"),
-    (
-      "tokenizer.json",
-      json.dumps(FAST | {"added_tokens": [{"content": "x", "id": 9}]}),
-      "not 0 to 6",
-    ),
   ],
 )
 def test_files_of_another_kind_are_refused(altered, name, content, message):

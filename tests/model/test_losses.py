@@ -177,9 +177,3 @@ def test_a_label_that_cannot_be_is_not_hidden(head, field, label):
   batch[field][0, 1] = label
   loss = losses.loss(random_logits(batch, [head]), batch)[0]
   assert np.isnan(loss) or loss > 1e30
-
-
-def test_an_unknown_unit_is_refused():
-  batch = make_batch()
-  with pytest.raises(ValueError, match="'word'; expected one of sequence, token, pack"):
-    losses.loss(random_logits(batch), batch, unit="word")

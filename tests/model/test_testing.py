@@ -2,7 +2,6 @@
 
 import functools
 
-import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -205,15 +204,6 @@ def test_equality_is_tested_in_full_precision():
   assert found.pop() is None
 
 
-def test_parameters_that_are_whole_numbers_have_no_gradient():
-  params = {"scale": np.ones(WIDTH, np.float32), "step": np.int32(3)}
-
-  def apply(params, batch):
-    return batch["input_embeddings"] * params["scale"][None, None]
-
-  assert_packed_equals_unpacked(apply, embedded(), params=params)
-
-
 # ---- values that are not numbers, or not compared --------------------------------------
 
 
@@ -343,27 +333,6 @@ def test_dropout_is_told_from_a_leak():
     assert_no_cross_contamination(lambda batch: rng.standard_normal((3, 11, 2)), TOKENS)
 
 
-class Tensor:
-  shape = (4, 7, 2)
-
-  def __array__(self, *args, **kwargs):
-    raise RuntimeError("Can't call numpy() on a tensor that requires grad.")
-
-
-@pytest.mark.parametrize(
-  ("outputs", "message"),
-  [
-    ({}, "at least one output of the model, found none"),
-    (Tensor(), "to be an array, found Tensor: Can't call numpy"),
-    (None, r"a value for each token, \[B, S, ...\]"),
-    (np.ones((4, 7, 2), np.float32), "all alike, which proves nothing"),
-  ],
-)
-def test_outputs_of_other_kinds_are_refused(outputs, message):
-  with pytest.raises(ValueError, match=message):
-    assert_packed_equals_unpacked(lambda batch: outputs, embedded())
-
-
 def the_two_largest_of_the_row(batch):
   x = batch["input_embeddings"]
   chosen = jax.lax.top_k(jnp.where(batch["segment_ids"] > 0, x[..., 0], -9.0), 2)[1]
@@ -393,38 +362,6 @@ def test_padding_and_other_rows_are_looked_at_as_sources(method, source):
   with pytest.raises(LeakError) as caught:
     assert_no_cross_contamination(apply, EMBEDDED, methods=(method,))
   assert source in " ".join(str(leak.source) for leak in caught.value.leaks)
-
-
-@pytest.mark.parametrize(
-  ("lengths", "row_length", "message"),
-  [
-    ((4,), 7, "two sequences that fit in a row of 7 tokens"),
-    ((4, 4), 5, "two sequences that fit in a row of 5 tokens, found lengths"),
-    ((4, 9), 7, r"sequences\[1\] has 9 tokens, the row 7"),
-  ],
-)
-def test_sequences_that_do_not_pack_are_refused(lengths, row_length, message):
-  with pytest.raises(ValueError, match=message):
-    assert_packed_equals_unpacked(isolated, embedded(lengths), row_length=row_length)
-
-
-# ---- models of others ------------------------------------------------------------------
-
-
-class Tangled(nnx.Module):
-  """Not of this project: NNX, with a layer that mixes what it should not."""
-
-  def __init__(self, rngs):
-    self.inner = nnx.Linear(WIDTH, WIDTH, rngs=rngs)
-
-  def __call__(self, batch):
-    x = self.inner(batch["input_embeddings"])
-    return {"inner": x, "outer": jnp.cumsum(x, axis=1)}
-
-
-def test_a_model_of_another_project():
-  with pytest.raises(AssertionError, match="first in 'outer'"):
-    assert_no_cross_contamination(Tangled(nnx.Rngs(0)), EMBEDDED)
 
 
 # ---- the order of tokens -----------------------------------------------------------------

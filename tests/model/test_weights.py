@@ -68,12 +68,8 @@ def test_what_orbax_did_not_write_is_no_checkpoint(stored):
   ("fields", "sizes", "message"),
   [
     ({"head": "generative"}, {}, "no head .*'generative.*; expected one of pretraining"),
-    ({"family": "t5"}, {}, "family is 't5', expected one of bert, modern_bert, gpt2"),
-    ({}, {"layers": 3}, "unexpected keyword argument 'layers'"),
-    ({}, {"hidden_size": 0}, "hidden_size is 0; expected at least 1"),
     ({}, {"intermediate_size": 12}, r"bias is \(11,\), expected \(12,\) and 5 more"),
     ({}, {"num_layers": 3}, r"layers\.2\.\S+ is missing, expected"),
-    ({}, {"num_layers": 1}, r"layers\.1\.\S+ is \(14,\), expected none"),
   ],
 )
 def test_a_description_that_was_altered_is_refused(stored, fields, sizes, message):
@@ -119,15 +115,9 @@ def test_a_step_is_exported(stored, tmp_path, capsys):
   ("arguments", "message"),
   [
     ("export .", "model.json is not there"),
-    (f"export {PRETRAINING}", "Expected a run's folder or an imported one"),
     ("export run --step 8", "there are 7, 11"),
     ("export run --out run", "Expected a new or empty folder"),
-    ("import no", "Expected a Hugging Face directory"),
     ("import run", "already a folder of this project"),
-    (f"import {PRETRAINING} --out run", "Expected a new or empty folder"),
-    (f"import {PRETRAINING} --vocab-multiple 0", "expected at least 1"),
-    (f"import {PRETRAINING} --vocab-multiple 100000000000", "at most 65536"),
-    (f"import {PRETRAINING} --out /proc/out", "/proc"),
   ],
 )
 def test_mistakes_are_told_in_a_line_with_status_2(
@@ -192,17 +182,6 @@ def test_a_full_disk_is_told_in_a_line_with_status_1(stored, tmp_path):
   assert "Traceback" not in result.stderr
   # Threads of TensorStore may still write to what has another name.
   assert [path for path in place.iterdir() if ".partial-" not in path.name] == []
-
-
-@pytest.mark.parametrize(
-  ("arguments", "message"),
-  [("", "import"), ("import", "--config.model.init_from"), ("export", "from_pretrained")],
-)
-def test_help_teaches(capsys, arguments, message):
-  with pytest.raises(SystemExit) as left:
-    main([*arguments.split(), "--help"])
-  assert left.value.code == 0
-  assert message in capsys.readouterr().out
 
 
 def test_the_module_is_a_program(tmp_path):
