@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import shutil
 
 import hypothesis
 import numpy as np
@@ -77,16 +76,6 @@ def test_every_run_is_planned_once_and_rows_of_64_first():
   assert of_128.index(2.0) < of_128.index(4.0)
 
 
-def test_large_runs_take_their_turns_by_seed():
-  planned = list(atom_size.stages(scale=runs.LARGE, quick=False))
-  assert len(set(planned)) == len(planned) == 48
-  assert [seed for *_, seed in planned] == sorted(seed for *_, seed in planned)
-  everything = {Layout(kind, x) for kind in ("concat", "padding") for x in (0.5, 1.0, 2.0)}
-  for row_length in (128, 512):
-    layouts = {layout for length, layout, _ in planned if length == row_length}
-    assert layouts == everything | {PACKED, PADDING_ALL}
-
-
 def test_large_runs_are_of_wikipedia(tmp_path):
   folder = tmp_path / "text"
   folder.mkdir()
@@ -101,40 +90,7 @@ def test_large_runs_are_of_wikipedia(tmp_path):
   assert (config.train.batch_size, config.train.duration) == (8, "1 epochs")
 
 
-def test_large_needs_articles_and_is_not_quick(tmp_path, capsys):
-  with pytest.raises(InputError, match="--large needs articles"):
-    atom_size.exhibits(Part(tmp_path, "the command"), scale=runs.LARGE)
-  for options, expected in (
-    (["--large", "--quick"], "--large and --quick exclude each other"),
-    (["--text-bytes=9"], "give both"),
-    (["--large", "--text-bytes=0"], "argument --text-bytes"),
-  ):
-    with pytest.raises(SystemExit):
-      atom_size.main(options)
-    assert expected in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_command_of_large_runs(text, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(atom_size, "LARGE", TINY)
-  monkeypatch.setattr(atom_size, "LARGE_ROWS", (64,))
-  folder = tmp_path / "data" / "text"
-  folder.mkdir(parents=True)
-  shutil.copy(text / "wikitext-2" / "test.txt", folder)
-  out = tmp_path / "out"
-  arguments = ["--large", "--text-bytes=10000", "--minutes=0"]
-  arguments += [f"--data={folder.parent}", f"--workdir={out}"]
-  assert atom_size.main(arguments) == 2
-  assert "No row length has all its layouts trained yet" in capsys.readouterr().err
-  assert (out / "large" / "wikipedia" / "64" / "data" / "manifest.json").exists()
-
-
 ONES = np.ones(1200)
-
-
-def test_a_segment_without_a_step_is_refused():
-  with pytest.raises(ValueError, match=r"99\.0 steps an epoch"):
-    perplexities.last_epoch(ONES[:99], ONES[:99], steps_per_epoch=99, epochs=1)
 
 
 def test_epochs_need_no_whole_number_of_steps():
@@ -212,15 +168,6 @@ def test_atoms_of_a_row_are_best(found, part, kind):
   one = {layout: {1: of_layout[1]} for layout, of_layout in found.items()}
   one_seed = atom_sizes(part, kind, 32, one, LENGTHS)
   assert {*outcomes(one_seed)} == {"no power"}
-
-
-def test_rows_that_the_paper_does_not_have(found, part):
-  exhibit = atom_sizes(part, "concat", 512, found, LENGTHS)
-  assert exhibit.name == "Rows of 512, concat"
-  assert outcomes(exhibit) == ["holds"] * 4
-  rows = [line.split(" | ") for line in exhibit.text.splitlines()[2:7]]
-  assert [row[3] + row[5] for row in rows] == [""] * 5
-  assert exhibit.claim.startswith("(Not in the paper.)")
 
 
 def test_the_claim_fails_if_another_atom_is_better(found, part):
@@ -420,13 +367,3 @@ class TestTheWholeStudy:
     monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)
     with pytest.raises(Stopped, match=r"8 of 8 runs failed\. rows of 64, .* not finite"):
       atom_size.exhibits(part, scale=TINY)
-
-  def test_too_little_text_is_refused(self, text, small, tmp_path):
-    part = Part(tmp_path, "the command", data=str(text))
-    with pytest.raises(InputError, match="Give more text"):
-      atom_size.exhibits(part, scale=TINY._replace(tokens=10_240))
-
-
-def test_a_folder_without_the_text_is_refused(tmp_path):
-  with pytest.raises(InputError, match=r"has no wikitext-2/test\.txt"):
-    atom_size.exhibits(Part(tmp_path, "the command", data=str(tmp_path)))

@@ -158,32 +158,6 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
   assert len(made.results("packed")) == 1
 
 
-def test_the_longest_run_of_a_seed_is_first(real, tmp_path, monkeypatch):
-  started: list[str] = []
-
-  def run_tasks(tasks, **_):
-    started.extend(task.name for task in tasks)
-    return {}
-
-  monkeypatch.setattr(runs, "run_tasks", run_tasks)
-  command = ["--data", str(real), "--tasks", "squad,cola", "--seeds", "2"]
-  tasks = finetuning.make_tasks(finetuning.parser().parse_args(command), tmp_path)
-  runs.run_all(tasks, number=2)
-  expected = [
-    f"{task}, {arm},seed={seed}"
-    for seed in (1, 2)
-    for task, arm in [
-      ("cola", "unpacked"),
-      ("squad", "unpacked"),
-      ("cola", "packed"),
-      ("cola", "no_mask"),
-      ("squad", "packed"),
-      ("squad", "no_mask"),
-    ]
-  ]
-  assert started == expected
-
-
 def test_some_examples_are_drawn(real, tmp_path):
   files = real_tasks.files("cola", real, tmp_path, at_most=20)
   drawn = pathlib.Path(files.source).read_text().splitlines()
@@ -267,21 +241,3 @@ def test_runs_that_differ_in_their_data_share_no_folder(
   (part,) = parts
   assert part.folder == tmp_path / folder
   assert part.command == " ".join(["python -m experiments.finetuning", *arguments])
-
-
-@pytest.mark.parametrize(
-  ("command", "message"),
-  [
-    (
-      ["--init-from=x", "--tasks=cola,squat"],
-      "no task 'squat'; expected some of cola, sst2",
-    ),
-    (["--data=nowhere", "--tasks=cola"], "nowhere has no minilm-l6-h384"),
-    (["--data=nowhere", "--init-from=x"], "nowhere has no glue/CoLA/train.tsv"),
-    ([], "Neither --data nor --init-from is given"),
-  ],
-)
-def test_the_command_says_what_is_wrong(command, message, tmp_path, monkeypatch, capsys):
-  monkeypatch.delenv(real_data.VARIABLE, raising=False)
-  assert finetuning.main([*command, f"--workdir={tmp_path}"]) == 2
-  assert message in capsys.readouterr().err

@@ -1,13 +1,11 @@
 """Parts of a report: what they write, and plans that are made once."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from experiments.lab import part as lab
 from experiments.lab import plans, report
-from experiments.lab.exhibits import Exhibit, Statement, Value, to_the_digit, within
+from experiments.lab.exhibits import to_the_digit, within
 from experiments.lab.part import Part
 from experiments.lab.plans import cached_plan
 from experiments.packing_paper import table_4_strategies as strategies
@@ -50,27 +48,6 @@ def test_a_part_that_is_stopped_leaves_no_exhibits(tmp_path):
   assert lab.read(tmp_path) == []
   assert not (tmp_path / "exhibits.md").exists()
   assert (tmp_path / "minutes.json").exists()  # its time counts
-
-
-def test_statements_and_values_are_reported():
-  exhibit = Exhibit(
-    "Figure 0",
-    "A | B",
-    "in shape",
-    "So it is.",
-    "python -m x",
-    statements=[Statement("a", "holds", "p 0.01"), Statement("b", "fails", "p 0.5")],
-    values=[within("a", "40,808", 40778, tolerance=40.5, note="why")],
-    pictures=["a.png"],
-  )
-  assert exhibit.state == "1 of 1 within their tolerance, 1 holds, 1 fails"
-  text = report.section(exhibit, folder="part")
-  assert "| b | **fails** | p 0.5 |" in text
-  assert "(part/a.png)" in text
-  assert "| a | 40,808 | 40,778 | -30 | 40 | yes | why |" in text
-  without = dataclasses.replace(exhibit, values=[Value("a", "1", "not run")])
-  assert "|  | paper | here |\n" in report.section(without, folder=".")
-  assert "Machine" not in report.document({"lengths": []}, failures={"lengths": "why"})
 
 
 def test_a_plan_is_made_once(tmp_path, capsys, monkeypatch):

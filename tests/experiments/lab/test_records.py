@@ -70,10 +70,3 @@ def test_what_is_packed_is_not_made_again(study, tmp_path):
   assert plans.made_once(packed / "runs/packed,seed=1.json", pytest.fail)["seed"] == 1
   assert plans.made_once(packed / "measured/a.json", lambda: [1]) == [1]
   assert plans.made_once(packed / "measured/a.json", pytest.fail) == [1]
-
-
-def test_a_damaged_file_is_told(study):
-  (study / "minutes.json").write_text("1.5, or so")
-  for look in (records.read_all, lambda folder: records.read(folder / "minutes.json")):
-    with pytest.raises(ValueError, match="Extra data"):
-      look(study)

@@ -23,11 +23,6 @@ LESS = [1.7, 1.8, 1.9]
 BETWEEN = [2.01, 2.13, 2.2]
 
 
-def test_pairs_have_two_values():
-  with pytest.raises(ValueError, match="found 2 and 1"):
-    paired([1.0, 2.0], [1.0])
-
-
 @pytest.mark.parametrize("margin", [0.2, 0.7, 3.0])
 def test_beside_scipy(margin):
   rng = np.random.default_rng(0)

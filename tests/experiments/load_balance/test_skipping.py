@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import packing
-from experiments.load_balance import skipping, skipping_measured, skipping_report
-from experiments.load_balance.skipping import CASES, WAYS, Case, simulate
+from experiments.load_balance import skipping, skipping_measured
+from experiments.load_balance.skipping import WAYS, Case, simulate
 from pipeline.tokenizer import SPECIAL_TOKENS
-from training import memory
 
 CASE = Case("wikipedia_2048", 2048)
 VOCABULARY = "\n".join((*SPECIAL_TOKENS, "word"))
@@ -94,52 +93,6 @@ def test_plans_are_kept_by_what_they_were_made_from(tmp_path):
       made[histogram.sha256, multiple] = plan.num_packs
   assert list(made.values()) == [2, 3, 2]
   assert len(list(tmp_path.glob("*.json"))) == 3
-
-
-def test_what_is_written_names_what_was_found(rows, tmp_path):
-  result = {
-    "documents": "documents of a test",
-    "rows": list(rows.values()),
-    "measured": None,
-  }
-  text = skipping_report.tables(result)
-  assert "Rows of 2,048 tokens, wikipedia_2048, 4 a device; BERT-base." in text
-  for (_, way), row in rows.items():
-    assert f"| {way} | {row['waiting']:.2%} |" in text
-  skipping_report.draw(tmp_path, result)
-  assert {path.name for path in tmp_path.iterdir()} == {
-    "skipping_waiting.png",
-    "skipping_gain.png",
-  }
-
-
-def test_only_the_end_of_a_name_is_the_row_length(rows, tmp_path, monkeypatch):
-  titles: set[str] = set()
-
-  def save(drawing, *_):
-    titles.update(axes.get_title() for axes in drawing.axes)
-
-  monkeypatch.setattr(skipping_report, "save", save)
-  result = {"rows": [row | {"case": "glue_cola_128"} for row in rows.values()]}
-  skipping_report.draw(tmp_path, result)
-  assert titles == {"glue_cola, rows of 128"}
-
-
-def test_every_case_has_as_many_tokens_a_device():
-  assert {case.rows * case.row_length for case in CASES} == {skipping.TOKENS}
-
-
-def test_a_process_keeps_freed_memory_as_training_does(monkeypatch):
-  class Kept(Exception):
-    pass
-
-  def keep():
-    raise Kept
-
-  monkeypatch.setattr(memory, "keep", keep)
-  shape = {"row_length": 8, "max_sequences": 1, "max_masked": 1}
-  with pytest.raises(Kept):
-    skipping_measured._work([], 0, size="tiny", shape=shape)
 
 
 @pytest.mark.slow

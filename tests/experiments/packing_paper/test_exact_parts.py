@@ -1,7 +1,5 @@
 """The parts of the reproduction that need no training."""
 
-import inspect
-
 import numpy as np
 import pytest
 
@@ -14,10 +12,8 @@ from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper import table_4_strategies as strategies
 from experiments.packing_paper.packs import section_c_padding as padding
-from experiments.packing_paper.packs import section_f_residuals as residuals
 from experiments.packing_paper.packs import table_1_solution_times as solution_times
 from experiments.packing_paper.packs import tables_1_5_6_7_packing as tables
-from packing.algorithms import nnls
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +62,6 @@ def test_positions_mask_and_betas(part):
   assert agreements(section_32).count(False) == 1  # a slip of the figure
   assert len(agreements(theorem_d)) == 9
   assert all(agreements(theorem_d))
-
-
-def test_default_weights_are_those_of_the_algorithm():
-  defaults = inspect.signature(nnls.nnlshp).parameters
-  names = ("residual_offset", "residual_weight")
-  assert tuple(defaults[name].default for name in names) == residuals.DEFAULT
 
 
 def test_least_squares_reports_its_residual():
