@@ -108,6 +108,15 @@ def test_embeddings_of_tokens_equal_their_ids():
   assert (a["layer 1"] == b["layer 1"]).all()
 
 
+def test_embeddings_of_another_width_and_rows_without_positions_are_refused():
+  batch = make_batch()
+  narrow = np.zeros((*batch["input_ids"].shape, 9), np.float32)
+  with pytest.raises(ValueError, match=r"\[B, S, D\] = \(5, 13, 14\), found \(5, 13, 9\)"):
+    make_model()(batch | {"input_embeddings": narrow})
+  with pytest.raises(ValueError, match=r"at most max_position_embeddings=12 .* found 13"):
+    make_model(position_reset=False, max_position_embeddings=12)(batch)
+
+
 # ---- dropout ---------------------------------------------------------------------------
 
 

@@ -204,6 +204,15 @@ def test_equality_is_tested_in_full_precision():
   assert found.pop() is None
 
 
+def test_parameters_that_are_whole_numbers_have_no_gradient():
+  params = {"scale": np.ones(WIDTH, np.float32), "step": np.int32(3)}
+
+  def apply(params, batch):
+    return batch["input_embeddings"] * params["scale"][None, None]
+
+  assert_packed_equals_unpacked(apply, embedded(), params=params)
+
+
 # ---- values that are not numbers, or not compared --------------------------------------
 
 
@@ -331,6 +340,12 @@ def test_dropout_is_told_from_a_leak():
   rng = np.random.default_rng(0)
   with pytest.raises(ValueError, match="Turn dropout off"):
     assert_no_cross_contamination(lambda batch: rng.standard_normal((3, 11, 2)), TOKENS)
+
+
+def test_outputs_that_are_all_alike_prove_nothing():
+  alike = np.ones((4, 7, 2), np.float32)
+  with pytest.raises(ValueError, match="all alike, which proves nothing"):
+    assert_packed_equals_unpacked(lambda batch: alike, embedded())
 
 
 def the_two_largest_of_the_row(batch):
