@@ -11,29 +11,18 @@ from benchmarks import (
   packing,
   pipeline,
   speedup,
-  table,
   training,
 )
 
 LEAST = "expected a whole number of at least 1, found"
 MISTAKES = [
   (growth, "--rounds=0", f"{LEAST} 0"),
-  (growth, "--only=depth,rwos", "there is no 'rwos'"),
   (growth, "--json=/dev/null/a/growth.json", "cannot write /dev/null/a/growth.json"),
-  (growth, "--picture=growth.txt", "expected .png, .svg or .pdf"),
   (inference, "--histograms=glue_cola_127", "there is no 'glue_cola_127'"),
-  (packing, "--seeds=0", f"{LEAST} 0"),
-  (packing, "--only=speed --picture=a.png", "which --only=speed leaves out"),
-  (packing, "--only=optimal --slow", "which --only=optimal leaves out"),
   (pipeline, "--sequences=31", "--sequences is 31; expected at least a batch, 32"),
-  (pipeline, "--workers=0,-1", f"{LEAST} -1"),
   (speedup, "--tokens=511", "--tokens is 511; expected at least a row, 512"),
-  (speedup, "--depth=-1", f"{LEAST} -1"),
-  (speedup, "--row-lengths=128,129", "there is no '129'"),
   (training, "--batch-size=2", "expected an even number above 3"),
-  (training, "--batch-size=5", "expected an even number above 3"),
   (training, "--sequences=63", "63 sequences do not fill batches of 8"),
-  (training, "--ways=packed,other", "there is no 'other'"),
 ]
 
 
@@ -68,19 +57,6 @@ def test_results_are_written_with_the_machine_and_the_options(tmp_path):
   assert written == {"machine": "a machine", "options": vars(options), "steps": [1]}
 
 
-def test_rows_are_printed_as_soon_as_they_are_made(capsys):
-  def numbers():
-    yield 0
-    assert capsys.readouterr().out == ""
-    yield 1
-    assert capsys.readouterr().out == "| a |\n|---|\n| 1 |\n"
-    yield 2
-    assert capsys.readouterr().out == "| 2 |\n"
-
-  made = table.print_table(numbers(), lambda n: {"a": str(n)} if n else None, left=["a"])
-  assert made == [0, 1, 2]
-
-
 def test_numbers_are_written_before_the_picture_is_drawn(tmp_path, monkeypatch):
   def draw(*_):
     raise OSError("no space")
@@ -92,11 +68,3 @@ def test_numbers_are_written_before_the_picture_is_drawn(tmp_path, monkeypatch):
   with pytest.raises(OSError, match="no space"):
     packing.main(["--only=peers", f"--json={path}", f"--picture={tmp_path / 'a.png'}"])
   assert json.loads(path.read_text())["peers"] == [record]
-
-
-def test_ctrl_c_is_one_line(capsys):
-  def stopped():
-    raise KeyboardInterrupt
-
-  assert command.run(stopped) == 130
-  assert capsys.readouterr().err == "Stopped before the end.\n"

@@ -34,28 +34,6 @@ def test_all_ways_give_the_same_embeddings(folder, tmp_path, capsys):
   assert "5 texts of" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-  ("text", "longest", "message"),
-  [
-    ("", 12, "holds no text"),
-    (None, 12, "texts.txt"),
-    # Later places would share the embedding of the last.
-    ("a b c", 18, "length is 18; expected at most 17, the number of positi"),
-  ],
-)
-def test_what_cannot_be_embedded_is_refused(
-  folder, tmp_path, capsys, text, longest, message
-):
-  path = tmp_path / "texts.txt"
-  if text is not None:
-    path.write_text(text)
-  with pytest.raises(SystemExit):
-    embeddings.main(
-      [str(folder), "--input", str(path), "--max-sequence-length", str(longest)]
-    )
-  assert message in capsys.readouterr().err
-
-
 def test_a_tab_in_a_table_does_not_make_a_second_sentence(tmp_path):
   path = tmp_path / "texts.csv"
   path.write_text('id,sentence\n0,"a\tb\tc"\n1,d\n')

@@ -17,17 +17,3 @@ def test_peak_memory_is_in_kilobytes(system, peak, monkeypatch):
     patch.setattr(packers.sys, "platform", system)
     found = packers._peak_kilobytes()
   assert found == 3072
-
-
-@pytest.mark.parametrize(
-  ("words", "message"),
-  [
-    ([], "required: packer, workload, seed"),
-    (["bfd", "SQuAD 384", "0"], "invalid choice: 'bfd'"),
-    (["isopack lpfhp", "SQuAD 384", "x"], "argument seed: invalid int value: 'x'"),
-  ],
-)
-def test_mistakes_are_told(words, message, capsys):
-  with pytest.raises(SystemExit):
-    packers.main(words)
-  assert message in capsys.readouterr().err

@@ -1,11 +1,7 @@
 """benchmarks/training.py: each way has the same sequences, and takes the same steps."""
 
-import argparse
 import json
-import subprocess
-import types
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -116,48 +112,6 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
   assert f"is {factors[0][0] / 1.5:.2f} (" in line
 
 
-def reasons(sample, keys, *, platform="cpu", kind="cpu", **config) -> dict[str, str]:
-  model = packs.small_config(max_position_embeddings=ROW_LENGTH, **config)
-  device = types.SimpleNamespace(platform=platform, device_kind=kind)
-  return training.not_run(model, keys, sample, device=device)
-
-
-@pytest.mark.usefixtures("on_cpu")
-def test_what_does_not_run_says_why(sample, monkeypatch):
-  monkeypatch.setattr(training, "NEEDED", ("json",))
-  keys = ["packed", "buckets splash", "padded"]
-  assert list(reasons(sample, keys)) == ["buckets splash"]
-  assert "needs TPUs, found cpu" in reasons(sample, keys)["buckets splash"]
-  on_gpu = reasons(sample, keys, platform="gpu", kind="H")["padded"]
-  assert on_gpu == "not run: PyTorch here is on the CPU, JAX on H"
-  half = reasons(sample, keys, dtype=jnp.bfloat16)["padded"]
-  assert half == "not run: PyTorch here computes in float32, JAX in bfloat16"
-  monkeypatch.setattr(training, "NEEDED", ("no_such_package",))
-  assert training.missing() == ["no_such_package"]
-  assert reasons(sample, keys)["padded"] == "not installed: make reference"
-
-
-def test_peers_that_do_not_run_have_rows_of_their_own():
-  keys = training_tables.expand(["packed", "padded"], ["xla", "splash"])
-  not_run = {"packed splash": "Needs TPUs.", "padded": "not installed: make reference"}
-  table = training.way_table({"packed": PACKED}, keys, not_run, sequences=2)
-  _, _, *rows = table.splitlines()
-  assert len(rows) == 2
-  assert rows[0].startswith("| isopack, packed | 5.00 ")
-  assert "Hugging Face, padded to the row | not installed: make reference |" in rows[1]
-
-
-def test_what_was_measured_is_not_lost_with_the_second_process(monkeypatch, capsys):
-  def run(words, *, check, **_):
-    if check:
-      raise subprocess.CalledProcessError(-9, words)
-    return subprocess.CompletedProcess(words, -9)  # out of memory
-
-  monkeypatch.setattr(training.subprocess, "run", run)
-  assert training._without_memory(argparse.Namespace(json=None), ["packed"]) == {}
-  assert "ended with status -9" in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("on_cpu")
 def test_what_was_measured_is_not_lost_if_the_second_process_is_stopped(
   tmp_path, monkeypatch, capsys
@@ -175,41 +129,6 @@ def test_what_was_measured_is_not_lost_if_the_second_process_is_stopped(
     training.main([*words.split(), f"--json={path}"])
   assert json.loads(path.read_text())["ways"] == {"packed": PACKED}
   assert "\n| isopack, packed | 5.00 " in capsys.readouterr().out
-
-
-def test_page_faults_are_those_of_counted_rounds(sample, monkeypatch):
-  class Learner:
-    """A step takes 7 pages; the first with a batch takes 100."""
-
-    def __init__(self):
-      self.faults, self.known = 0, []
-
-    def reset(self):
-      pass
-
-    def prepare(self, batch):
-      return batch
-
-    def step(self, batch):
-      self.faults += 7 if any(batch is one for one in self.known) else 100
-      self.known.append(batch)
-      return 0.0
-
-  learner = Learner()
-
-  def usage(_):
-    return types.SimpleNamespace(ru_minflt=learner.faults)
-
-  monkeypatch.setattr(training.resource, "getrusage", usage)
-  measured = training.measure({"packed": learner}, sample, rounds=1)
-  assert measured["packed"]["page_faults"] == 7
-
-
-def test_a_size_of_the_other_family_is_refused(capsys):
-  with pytest.raises(SystemExit):
-    training.main(["--family=modern_bert", "--size=small"])
-  message = "--size is small; expected one of tiny, mini, base, large"
-  assert message in capsys.readouterr().err
 
 
 @pytest.mark.extra("torch", "transformers")
