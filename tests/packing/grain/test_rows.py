@@ -129,15 +129,6 @@ def test_single_values_need_a_fixed_number_of_places():
   every_token_once(make_stream(tokens, max_sequences_per_pack=None))
 
 
-def test_wrong_options_of_a_stream_are_refused():
-  with pytest.raises(packing.InputError, match="open_packs is 0"):
-    make_stream(open_packs=0)
-  with pytest.raises(packing.InputError, match="to_iter_dataset"):
-    PackedIterDataset(grain.MapDataset.source(EXAMPLES), row_length=ROW)
-  with pytest.raises(packing.InputError, match="expected 1 to row_length=5"):
-    list(make_stream(row_length=5))
-
-
 def test_a_state_of_another_stream_is_refused():
   state = iter(make_stream()).get_state()
   with pytest.raises(packing.InputError, match="open_packs=4; this is 5"):

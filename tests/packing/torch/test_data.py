@@ -168,21 +168,6 @@ def test_flash_boundaries_have_one_shape():
   assert len(shapes) == 1
 
 
-@pytest.mark.parametrize(
-  ("packs", "message"),
-  [
-    ([], "found none"),
-    ([[{"input_ids": [1]}, {"input_ids": [1], "label": 1}]], "the same fields"),
-    ([[{"input_ids": [1], "labels": [1, 2]}]], "one for each token"),
-    ([[{"input_ids": [1], "label": 0}] * 3], "at most 2"),
-    ([[{"input_ids": [1]}] * 3], "at most 2"),
-  ],
-)
-def test_wrong_packs_are_refused(packs, message):
-  with pytest.raises(packing.InputError, match=message):
-    PackedCollator(row_length=4, max_sequences=2)(packs)
-
-
 # ---- streams -------------------------------------------------------------------------
 
 OPTIONS = {"row_length": ROW, "open_packs": 4, "look_ahead": 3}
