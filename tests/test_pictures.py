@@ -1,7 +1,6 @@
 """All pictures have one style: packing/pictures.mplstyle."""
 
 import itertools
-import re
 import types
 from typing import Any
 
@@ -14,27 +13,6 @@ import pytest
 
 import packing
 from packing.commands import pictures
-from tests.markdown import ROOT
-
-FOLDERS = ("packing", "training", "experiments", "benchmarks")
-DRAWING = [
-  path
-  for folder in FOLDERS
-  for path in sorted((ROOT / folder).rglob("*.py"))
-  if re.search(r"matplotlib|experiments\.lab\.pictures", path.read_text())
-]
-GREY = re.compile(r"#(\w\w)\1\1")
-
-
-def test_no_picture_has_colours_of_its_own():
-  assert len(DRAWING) > 8
-  for path in DRAWING:
-    text = path.read_text()
-    named = re.findall(r'"(tab:\w+|#[0-9a-fA-F]{6})"', text)
-    assert [x for x in named if not GREY.fullmatch(x)] == [], path
-    makes_figures = re.search(r"\.Figure\(|plt\.subplots\(", text)
-    assert not makes_figures or re.search(r"style\.|training\.record", text), path
-
 
 # Of red, green, blue: what somebody without red, green or blue cones sees (linear light;
 # Machado, Oliveira and Fernandes 2009, severity 1).

@@ -155,11 +155,7 @@ def test_make_installs_in_place_what_requirements_newly_ask_for(checkout):
   [
     ("", None, "Expected Python 3.11 or newer; there is no"),
     ("", OLD, "is Python 3.9.2"),
-    ("", 'case "$2" in *ensurepip*) exit 1;; esac', "Expected the venv module"),
-    (".venv", None, "Expected a Python in .venv"),
-    (".venv", OLD, "it has Python 3.9.2"),
     (".venv", 'case "$2" in pip|ensurepip) exit 1;; esac', "Expected pip in .venv"),
-    (".venv", 'case "$3" in install) exit 1;; esac', "Installing"),
   ],
 )
 def test_make_says_in_one_line_what_it_needs(checkout, folder, script, message):
@@ -170,8 +166,6 @@ def test_make_says_in_one_line_what_it_needs(checkout, folder, script, message):
     python.parent.mkdir(parents=True)
   if script:
     interpreter(python, script)
-  elif folder:
-    python.symlink_to("/nowhere/python")  # of a Python that was upgraded
   before = sorted(checkout.rglob("*"))
   status, told = make(checkout, ".venv/installed")
   assert (status, told.count("\n")) == (2, 1)
