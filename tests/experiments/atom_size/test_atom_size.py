@@ -93,6 +93,11 @@ def test_large_runs_are_of_wikipedia(tmp_path):
 ONES = np.ones(1200)
 
 
+def test_a_segment_without_a_step_is_refused():
+  with pytest.raises(ValueError, match=r"99\.0 steps an epoch"):
+    perplexities.last_epoch(ONES[:99], ONES[:99], steps_per_epoch=99, epochs=1)
+
+
 def test_epochs_need_no_whole_number_of_steps():
   steps = round(3 * 333.3)
   nats = np.log(np.arange(1, steps + 1))
