@@ -79,7 +79,7 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
   assert accelerator_session.prove(record) == ["xla"]
   report = (tmp_path / "report.md").read_text()
   assert "| a head | blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
-  assert "Not run, cudnn_packed: no engine\n" in report
+  assert "FAILS, cudnn_packed: no engine\n" in report
   assert "Not run, splash: needs TPUs" in report
   monkeypatch.setattr(accelerator_session, "choose", lambda *_: choose(TINY, "float32"))
   make_session(record, proven=["blocks"]).measure("tiny:128")
