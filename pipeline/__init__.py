@@ -19,7 +19,6 @@ _NAMES = {
   "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "answer label_names",
   "prediction.examples": "read_examples",
-  "preparation.assignments": "read_assignment",
   "preparation.prepare": "prepare",
   "settings": "DatasetSettings",
   "store": "SequenceStore",
@@ -49,7 +48,6 @@ if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import answer, label_names
   from pipeline.prediction.examples import read_examples
-  from pipeline.preparation.assignments import read_assignment
   from pipeline.preparation.prepare import prepare
   from pipeline.settings import DatasetSettings
   from pipeline.store import SequenceStore

@@ -1,4 +1,4 @@
-"""python -m pipeline: prepare, inspect, assign, audit."""
+"""python -m pipeline: prepare, inspect, audit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from packing.errors import check_integer
 from pipeline.batches.audit import AuditError, audit, report
 from pipeline.config import make_audit_loader, read_config
 from pipeline.dataset import PreparedDataset, open_dataset
-from pipeline.preparation.assignments import write_assignment
 from pipeline.preparation.beam import BeamRunner
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import TOO_LONG, DatasetSettings
@@ -58,13 +57,6 @@ complete, it does nothing.
 _INSPECT_EXAMPLES = """examples:
   python -m pipeline inspect data/mrpc
   python -m pipeline inspect data/cola --against glue_cola_128
-"""
-_ASSIGN_EXAMPLES = """examples:
-  python -m pipeline assign data/wiki-512 --max-sequences-per-pack 3 --out data/epoch-0
-  python -m pipeline assign data/wiki-512 --seed 1 --out data/epoch-1 --runner DirectRunner
-
-Writes plan.json and packs-00000.arrow, ...: one record per pack, with its sequences in
-order. With --runner, no process holds all lengths. The packs are the same either way.
 """
 _AUDIT_EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
@@ -108,7 +100,6 @@ def _parser() -> Parser:
   for name, add, run, text, epilog in (
     ("prepare", _add_prepare, _prepare, "turn text into sequences", _PREPARE_EXAMPLES),
     ("inspect", _add_inspect, _inspect, "describe a prepared dataset", _INSPECT_EXAMPLES),
-    ("assign", _add_assign, _assign, "assign sequences to packs", _ASSIGN_EXAMPLES),
     ("audit", _add_audit, _audit, "prove that batches are right", _AUDIT_EXAMPLES),
   ):
     command = commands.add_parser(
@@ -186,10 +177,6 @@ def _add_prepare(command):
   group = command.add_argument_group("execution")
   text = "processes (default: one per core, at most 10)"
   group.add_argument("--workers", **number, help=text)
-  _add_runner(group)
-
-
-def _add_runner(group):
   text = "run as an Apache Beam pipeline: DirectRunner, FlinkRunner, SparkRunner, ..."
   group.add_argument("--runner", metavar="NAME", help=text)
   group.add_argument(
@@ -284,45 +271,14 @@ def _described(dataset: PreparedDataset, options) -> str:
   return "\n".join(lines)
 
 
-def _add_assign(command):
-  _add_split(command, "the sequences to assign")
-  command.add_argument("--out", required=True, metavar="DIR", help="a new folder")
-  command.add_argument(
-    "--algorithm", default="optimal", help="packing algorithm (default: optimal)"
-  )
-  text = "depth limit, or max for none (default: auto, as for packing pack)"
-  command.add_argument("--max-sequences-per-pack", default="auto", metavar="M", help=text)
-  command.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-  _add_runner(command)
-
-
-def _add_split(command, text: str):
+def _add_audit(command):
   command.add_argument("directory", metavar="DIR", help="a prepared dataset")
   command.add_argument(
     "--split",
     choices=("train", "held_out"),
     default="train",
-    help=f"{text} (default: train)",
+    help="train: an epoch of training; held_out: the evaluation (default: train)",
   )
-
-
-def _assign(options) -> tuple[int, str]:
-  depth = options.max_sequences_per_pack
-  plan = write_assignment(
-    options.directory,
-    options.out,
-    split=options.split,
-    algorithm=options.algorithm,
-    max_sequences_per_pack=int(depth) if depth.isdecimal() else depth,
-    seed=options.seed,
-    runner=_runner(options),
-  )
-  certificate = plan.certificate()
-  return 0, json.dumps(certificate.as_dict()) if options.json else str(certificate)
-
-
-def _add_audit(command):
-  _add_split(command, "train: an epoch of training; held_out: the evaluation")
   text = "the run's config; set a field with --config.a.b=VALUE, as for train.py"
   command.add_argument("--config", required=True, metavar="F.py", help=text)
   command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")

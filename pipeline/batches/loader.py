@@ -203,7 +203,7 @@ class PackedLoader(RowLoader):
     batch_size: int,
     masking: Masking | None,
     seed: int,
-    assignment: AssignmentMode | packing.Assignment = "fresh",
+    assignment: AssignmentMode = "fresh",
     balance: Balance = "none",
     devices: int = 1,
     workers: int = 0,
