@@ -195,7 +195,7 @@ def open_model(
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
   """The config with a batch size for this number of devices.
 
-  Without FSDP, trackers and the stream of a run, which may be gone. Without the dropout of
+  Without FSDP, trackers and the stream of a run. Without the dropout of
   attention, which evaluation does not have, so that any implementation of attention may be
   used.
   """

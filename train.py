@@ -337,13 +337,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
     head=program.head,
     pairs=attended_pairs(config, program.config, run.plan, rows=run.recipe.rows),
   )
-  made = pipeline.make_batches(
-    config,
-    run.dataset,
-    plan=run.plan,
-    is_stopping=lambda: signals.heard is not None,
-    **run.shape,
-  )
+  made = pipeline.make_batches(config, run.dataset, plan=run.plan, **run.shape)
   with contextlib.closing(made) as batches:
     state, step, saved = begin(run, checkpoints, batches)
     with (
@@ -376,7 +370,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
         record.start(step)
         with record.waiting_for("input"):
           batch = next(batches, None)
-          if batch is None:  # a stream ended or paused
+          if batch is None:  # a stream ended
             step -= 1
             break
           on_devices = put_batch(batch, program.mesh)
@@ -405,7 +399,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
         if stopping:
           break
       ended_early = step < steps and not verdict.ended
-      if ended_early and step > saved_step:  # the stream paused
+      if ended_early and step > saved_step:  # the stream ended
         save()
       checkpoints.wait()
       if ended_early or stopping:
@@ -433,10 +427,8 @@ def interrupted(run: Run, step: int) -> Exception:
     return command.Terminated(
       f"Asked to stop: {saved}. Run the same command again to resume."
     )
-  data = run.config.data
   return command.Stopped(
-    f"{data.stream} ended, or gave no batch for {data.stream_wait:g} seconds: {saved}, "
-    "with the sequences in open packs. Run the same command again when the stream has more."
+    f"{run.config.data.stream} ended: {saved}. Give fewer steps, or a longer stream."
   )
 
 

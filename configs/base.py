@@ -48,11 +48,9 @@ def get_config() -> ConfigDict:
   config.data.atom_size = 0  # concat, padding: in tokens; 0: the row length
   # padding: whether to predict end tokens that only fill an atom
   config.data.loss_on_padding = False
-  # With packing.algorithm=online, documents that arrive during training: - (standard
-  # input), a growing folder, or hf:NAME. data.source is then a sample of them.
+  # With packing.algorithm=online: documents that are read during training, as hf:NAME.
+  # data.source is then a sample of them.
   config.data.stream = ""
-  # Seconds without a batch after which the run saves and stops; 0: no limit.
-  config.data.stream_wait = 60.0
   config.data.seed = 0  # seed of the held-out split and of how documents are cut
   config.data.mask_rate = 0.15  # fraction of a sequence's tokens that are masked
 

@@ -14,6 +14,7 @@ _NAMES = {
   "batches.masking": "Masking",
   "batches.online": "OnlineBatches",
   "batches.plans": "ALGORITHMS keep_plans make_plan plan_sha256 read_plans",
+  "batches.streamed": "StreamedSequences",
   "batches.windows": "WindowLoader",
   "config": "make_batches make_held_out make_loader prepare_dataset settings_of",
   "dataset": "PreparedDataset open_dataset",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # the same names, for type checkers
     plan_sha256,
     read_plans,
   )
+  from pipeline.batches.streamed import StreamedSequences
   from pipeline.batches.windows import WindowLoader
   from pipeline.config import (
     make_batches,

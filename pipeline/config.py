@@ -37,8 +37,7 @@ from pipeline.tasks.table import is_masked, score
 PREPARED = "prepared"  # the data.source of a run that uses data.directory as it is
 # Fields of `data` that say how a run uses a dataset, not how the dataset is made.
 _OF_THE_RUN = (
-  *("directory", "mask_rate", "layout", "atom_size", "loss_on_padding"),
-  *("stream", "stream_wait"),
+  *("directory", "mask_rate", "layout", "atom_size", "loss_on_padding", "stream"),
 )
 _FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline prepare
 
@@ -297,12 +296,8 @@ def make_batches(
   devices: int,
   process_index: int,
   process_count: int,
-  is_stopping: Callable[[], bool] = lambda: False,
 ) -> BatchIterator | OnlineBatches:
   """The batches of a run, endless unless a stream ends; see `make_loader`.
-
-  Args:
-    is_stopping: called while waiting for a stream; returning True ends the wait.
 
   Raises:
     InputError: there is no such stream, or several processes read one.
@@ -323,7 +318,6 @@ def make_batches(
     )
     return loader.iterate()
   reader: Reader = ShuffledSequences(dataset.train, seed=config.seed)
-  waiting: dict[str, Any] = {}
   if config.data.stream:
     if process_count > 1:
       raise InputError(
@@ -333,14 +327,12 @@ def make_batches(
     reader = StreamedSequences(
       config.data.stream, settings_of(config.data), dataset.tokenizer
     )
-    waiting = {"wait": config.data.stream_wait, "is_stopping": is_stopping}
   return OnlineBatches(
     reader,
     plan,
     batch_size=batch_size,
     masking=_masking(config, dataset.vocabulary),
     options=online_options(config),
-    **waiting,
     **processes,
   )
 

@@ -1,7 +1,6 @@
-"""train.py packs while it reads: a dataset, a growing folder, standard input."""
+"""train.py packs while it reads: a prepared dataset, or a stream."""
 
 import json
-import subprocess
 
 import pytest
 
@@ -29,14 +28,18 @@ def write(path, lines):
   path.write_text("".join(f"{line}\n" for line in lines))
 
 
+STREAM = pytest.mark.extra("datasets")
+
+
 @pytest.fixture(scope="module")
 def streamed(folder, documents):
-  """A run on a folder that has all documents from the start."""
+  """A run on a folder of documents, which Hugging Face's datasets reads."""
   write(folder / "stream" / "all.jsonl", documents)
-  options = [*ONLINE, f"--config.data.stream={folder / 'stream'}"]
+  options = [*ONLINE, f"--config.data.stream=hf:{folder / 'stream'}"]
   return folder / "streamed", succeed(folder, "streamed", *options).stdout
 
 
+@STREAM
 def test_a_stream_is_planned_on_a_sample(streamed):
   workdir, printed = streamed
   assert "These figures are of a sample. Training reads" in printed
@@ -46,6 +49,7 @@ def test_a_stream_is_planned_on_a_sample(streamed):
   assert summary["recipe"]["packed"]["epochs"] is None
 
 
+@STREAM
 def test_a_run_on_a_stream_is_evaluated_without_it(folder, streamed):
   (folder / "stream").rename(folder / "gone")
   words = ["", programs.ROOT / "eval.py", "streamed", "--json"]
@@ -57,42 +61,33 @@ def test_a_run_on_a_stream_is_evaluated_without_it(folder, streamed):
   (folder / "gone").rename(folder / "stream")
 
 
-def test_a_stream_that_is_killed_and_grows_ends_with_the_same_bits(
-  folder, documents, streamed
-):
-  """Read from another split of the documents into files, some of them written later."""
-  stream, workdir = folder / "growing", folder / "killed_stream"
-  few = 70  # of 500; enough for more steps than are saved, and not for all
-  write(stream / "1.jsonl", documents[:few])
-  options = [*ONLINE, f"--config.data.stream={stream}"]
-  options += fields("data.stream_wait=4")
+@STREAM
+def test_a_stream_that_is_killed_ends_with_the_same_bits(folder, streamed):
+  workdir = folder / "killed_stream"
+  options = [*ONLINE, f"--config.data.stream=hf:{folder / 'stream'}"]
   process = programs.begin(folder, workdir.name, *options, **programs.READ_ONLY_CACHE)
   saved = workdir / "checkpoints" / str(programs.SAVED_EVERY)
   programs.wait_for(process, saved.is_dir)
   programs.kill(process)
-  paused = programs.run(folder, workdir.name, *options)
-  assert paused.returncode == 1
-  assert "gave no batch for 4 seconds: saved step" in paused.stderr
-  write(stream / "2.jsonl", documents[few:])
   result = succeed(folder, workdir.name, *options)
   assert "resuming from step" in result.stdout
   assert_ends_as(workdir, streamed[0])
 
 
-def test_standard_input_is_trained_on(folder, documents, streamed):
-  (folder / "typed").write_text("".join(f"{line}\n" for line in documents))
-  words = programs.command(folder, "from_input", *ONLINE, "--config.data.stream=-")
-  with (folder / "typed").open() as typed:
-    done = subprocess.run(words, cwd=folder, stdin=typed, capture_output=True, text=True)
-  assert done.returncode == 0, done.stderr[-3000:]
-  assert_ends_as(folder / "from_input", streamed[0])
+@STREAM
+def test_a_run_on_a_stream_that_ends_too_early_is_saved(folder, documents):
+  write(folder / "short" / "few.jsonl", documents[:70])
+  options = [*ONLINE, f"--config.data.stream=hf:{folder / 'short'}"]
+  ended = programs.run(folder, "short_stream", *options)
+  assert ended.returncode == 1
+  assert f"hf:{folder / 'short'} ended: saved step" in ended.stderr
 
 
 def test_a_stream_that_is_not_there_is_refused_before_any_work(folder):
   options = [*ONLINE, *fields("data.stream=nowhere data.directory=never")]
   result = programs.run(folder, "no_stream", *options)
   assert result.returncode == 2
-  assert "There is no stream 'nowhere'; expected - for standard input" in result.stderr
+  assert "There is no stream 'nowhere'; expected hf:NAME" in result.stderr
   assert not (folder / "never").exists()
 
 

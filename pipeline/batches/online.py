@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,7 +21,7 @@ from pipeline.batches.plans import epoch_order, plan_sha256
 from pipeline.store import SequenceStore
 
 AHEAD = 2  # batches made ahead of time
-_POLL = 0.5  # seconds between checks whether to stop waiting
+_POLL = 0.5  # seconds between checks whether to end
 _FIELDS = {"step", "batch_size", "plan", "packs", "reader"}
 
 
@@ -103,9 +101,6 @@ class OnlineBatches(Iterator[PackedBatch]):
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
     options: `open_packs`, `look_ahead` and `max_delay` of `OnlinePacker`.
-    wait: seconds to wait for a batch; 0 for no limit. When they are over, iteration stops
-      as at the end of a stream, and the sequences in open packs stay in the state.
-    is_stopping: called while waiting for a batch; returning True stops iteration.
     process_index, process_count: which block of each batch to make, from 0.
 
   Raises:
@@ -120,8 +115,6 @@ class OnlineBatches(Iterator[PackedBatch]):
     batch_size: int,
     masking: Masking | None,
     options: dict[str, int | None],
-    wait: float = 0,
-    is_stopping: Callable[[], bool] = lambda: False,
     process_index: int = 0,
     process_count: int = 1,
   ):
@@ -132,8 +125,8 @@ class OnlineBatches(Iterator[PackedBatch]):
       raise InputError(
         f"batch_size is {batch_size}; expected a multiple of the {process_count} processes."
       )
-    self._reader, self._plan, self._masking, self._wait = reader, plan, masking, wait
-    self._batch_size, self._is_stopping = batch_size, is_stopping
+    self._reader, self._plan, self._masking = reader, plan, masking
+    self._batch_size = batch_size
     size = batch_size // process_count
     self._block = slice(process_index * size, (process_index + 1) * size)
     geometry = plan.geometry
@@ -159,18 +152,12 @@ class OnlineBatches(Iterator[PackedBatch]):
     if not self._is_started:
       self._is_started = True
       threading.Thread(target=self._run, daemon=True).start()
-    end = time.monotonic() + (self._wait or math.inf)
-    while time.monotonic() < end and not self._is_stopping():
-      try:
-        made = self._made.get(timeout=_POLL)
-      except queue.Empty:
-        continue
-      if isinstance(made, BaseException):
-        self._made.put(made)  # for the next call
-        raise made
-      batch, self._state = made
-      return batch
-    raise StopIteration
+    made = self._made.get()
+    if isinstance(made, BaseException):
+      self._made.put(made)  # for the next call
+      raise made
+    batch, self._state = made
+    return batch
 
   def get_state(self) -> dict[str, Any]:
     """The state to save in a checkpoint, after the last batch that was returned.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from packing.errors import short_repr
 from pipeline.batches.online import Gathered
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import TRAIN, DocumentShard
-from pipeline.sources.streams import open_stream
+from pipeline.sources.streams import DocumentStream, open_stream
 from pipeline.store import SequenceStore, StoredSequence
 from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.table import find_task
@@ -30,7 +30,7 @@ class StreamedSequences:
   whatever `dupe_factor` is. Random choices depend on the seed and on the document's number.
 
   Args:
-    stream: names the stream; see `pipeline/sources/streams.py`.
+    stream: `hf:NAME#SPLIT`, or documents as dicts; see `DocumentStream`.
     settings: how documents become sequences.
     tokenizer: the tokenizer of their texts.
 
@@ -38,10 +38,19 @@ class StreamedSequences:
     InputError: there is no such stream.
   """
 
-  def __init__(self, stream: str, settings: DatasetSettings, tokenizer: Tokenizer):
+  def __init__(
+    self,
+    stream: str | Iterable[Mapping[str, Any]],
+    settings: DatasetSettings,
+    tokenizer: Tokenizer,
+  ):
     self._task, settings = find_task(dataclasses.replace(settings, dupe_factor=1))
     self._encoder = Encoder(settings, tokenizer)
-    self._documents = open_stream(stream, self._task.document_fields(settings))
+    fields = self._task.document_fields(settings)
+    if isinstance(stream, str):
+      self._documents = DocumentStream(open_stream(stream), fields, name=stream)
+    else:
+      self._documents = DocumentStream(stream, fields)
     joins = self._task.min_documents > 1 or settings.cross_documents
     self._together = TOGETHER if joins else 1
     self._groups = self._sequences = 0

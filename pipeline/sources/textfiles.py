@@ -178,22 +178,17 @@ def _reading(path: pathlib.Path) -> Iterator[BinaryIO]:
     raise InputError(f"Cannot read {path}: {why}.") from error
 
 
-def numbered_lines(
-  file: BinaryIO, name: str, *, after: int = 0, is_growing: bool = False
-) -> Iterator[tuple[int, str]]:
+def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
   """Lines of text, numbered from 1, with their line ends.
 
   Args:
     file: read from its current position.
     name: the file's name, for messages.
-    after: how many of its lines were read before.
-    is_growing: whether to leave out a last line without a line end, which is still being
-      written.
 
   Raises:
     InputError: the file is binary or not UTF-8, or a line is too long.
   """
-  number = after
+  number = 0
   while line := file.readline(MAX_DOCUMENT_BYTES + 1):
     number += 1
     if b"\0" in line:
@@ -203,8 +198,6 @@ def numbered_lines(
       )
     if len(line) > MAX_DOCUMENT_BYTES:
       raise too_long_error(f"{name}, line {number}")
-    if is_growing and not line.endswith(b"\n"):
-      return
     try:
       text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:

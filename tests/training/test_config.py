@@ -261,7 +261,7 @@ CHANGES: dict[str, tuple] = {
   "train.trackers": ("mlflow", trackers_of),
 }
 USED_BY_PROGRAMS = """
-  data.directory data.stream data.stream_wait model.init_from
+  data.directory data.stream model.init_from
   profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy train.peak_flops
   train.fsdp train.skip_bad_steps train.keep_every train.keep_best train.patience
@@ -424,11 +424,10 @@ REFUSED = [
   ("packing.balance", "devices", "none with packing.algorithm=online", "online"),
   ("packing.assignment", "fixed", "fresh with packing.algorithm=online", "online"),
   ("train.loader_workers", 2, "0 with packing.algorithm=online", "online"),
-  ("packing.algorithm", "auto", "online with data.stream=-", "stream"),
+  ("packing.algorithm", "auto", "online with data.stream=hf:a", "stream"),
   ("data.task", "squad", "one of pretraining, sentences, documents, text with", "stream"),
-  ("train.duration", "2 epochs", "steps or sequences with data.stream=-", "stream"),
-  ("optimizer.warmup", "1 epoch", "steps or sequences with data.stream=-", "stream"),
-  ("data.stream_wait", -1.0, "0 or more"),
+  ("train.duration", "2 epochs", "steps or sequences with data.stream=hf:a", "stream"),
+  ("optimizer.warmup", "1 epoch", "steps or sequences with data.stream=hf:a", "stream"),
   ("optimizer.learning_rate", 0.0, "more than 0"),
   ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
   ("optimizer.name", "lion", "lamb, adamw, sgd, adafactor"),
@@ -470,7 +469,7 @@ SETTINGS = {
   ),
   "not reset": get_config(model={"position_reset": False}),
   "online": get_config(packing={"algorithm": "online"}),
-  "stream": get_config(packing={"algorithm": "online"}, data={"stream": "-"}),
+  "stream": get_config(packing={"algorithm": "online"}, data={"stream": "hf:a"}),
   "adamw": get_config(optimizer={"name": "adamw"}),
   "epochs": get_config(train={"duration": "2 epochs"}),
   "sgd": get_config(optimizer={"name": "sgd"}),

@@ -69,7 +69,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
   ),
   (
     "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update "
-    "optimizer.max_weight_norm train.peak_flops data.stream_wait",
+    "optimizer.max_weight_norm train.peak_flops",
     lambda x: 0 <= x < float("inf"),
     "0 or more, and finite",
   ),

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import time
 
 import numpy as np
 import pytest
@@ -200,21 +199,3 @@ def test_iteration_ends_with_the_reader_and_keeps_what_waits(store, error):
   waits = len(state["held"]) + sum(map(len, state["ready"]))
   read = batches.get_state()["reader"]
   assert used + waits == read <= 100
-
-
-def test_it_stops_waiting_when_asked_or_after_a_while(store):
-  class Silent(ShuffledSequences):
-    def read(self):
-      time.sleep(3600)
-      yield []
-
-  for options in ({"wait": 0.1}, {"is_stopping": lambda: True}):
-    batches = OnlineBatches(
-      Silent(store, seed=0),
-      make_plan(store, PLAIN),
-      batch_size=4,
-      masking=None,
-      options=OPTIONS,
-      **options,
-    )
-    assert next(batches, None) is None
