@@ -95,7 +95,7 @@ def main():
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
-  plans: dict[str, packing.Plan] = {}  # of a run; an older one may lack some
+  plans: dict[str, packing.Plan] = {}  # of a run
   if workdir.is_run(folder):
     plans = pipeline.read_plans(config, dataset, folder, held_out_only=True)
   else:

@@ -287,14 +287,7 @@ def kept_plans(
   """The plans in the run's folder: process 0 makes them once, all processes read them."""
 
   def keep():
-    begun = workdir.has_begun(folder)
-    if (made := pipeline.keep_plans(config, dataset, folder, begun=begun)) and begun:
-      print(
-        f"WARNING: {', '.join(made)}: an earlier version saved no plan, so it was made "
-        "again. If that version packed differently, rows differ from here on.",
-        file=sys.stderr,
-        flush=True,
-      )
+    pipeline.keep_plans(config, dataset, folder, begun=workdir.has_begun(folder))
 
   processes.on_first(keep)
   plans = pipeline.read_plans(config, dataset, folder)

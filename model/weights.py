@@ -218,8 +218,8 @@ def steps(directory: str | pathlib.Path) -> list[int]:
   for folder in folders:
     if not (folder / PARAMS).is_dir():
       raise WeightsError(
-        f"{folder} holds no {PARAMS}: another program or an earlier version wrote it. Move "
-        "it away, or choose another folder."
+        f"{folder} holds no {PARAMS}: another program wrote it. Move it away, or "
+        "choose another folder."
       )
   return sorted(int(folder.name) for folder in folders)
 
@@ -346,18 +346,18 @@ def read_description(directory: str | pathlib.Path) -> Description:
     for name in ("dtype", "param_dtype"):
       fields[name] = jnp.dtype(fields[name])
     head = value["head"]
-    # Older folders do not name the family.
-    family = value.get("family", "gpt2" if head == "causal" else "bert")
+    family = value["family"]
     if family not in MODELS:
       raise ValueError(f"family is {family!r}, expected one of {', '.join(MODELS)}")
     config = CONFIGS[family](**fields)
     model_of(config, head)
-    labels = tuple(map(str, value.get("labels", ())))  # missing in older folders
+    labels = tuple(map(str, value["labels"]))
     vocabulary = None
     if value["lowercase"] is not None:
       tokens = tuple(value.get("tokens", ())) or read_tokens(directory / VOCABULARY)
-      by_json = value.get("by_json", False)  # missing in older folders
-      vocabulary = Vocabulary(tokens, lowercase=value["lowercase"], by_json=by_json)
+      vocabulary = Vocabulary(
+        tokens, lowercase=value["lowercase"], by_json=value["by_json"]
+      )
   except FileNotFoundError as error:
     raise WeightsError(
       f"Expected a run's folder or an imported one, with {MODEL}: {error.filename} is not "

@@ -104,7 +104,7 @@ def check_prepared(data: Mapping, settings: Mapping):
     InputError: the task, length or labels differ, nothing was held out, or the manifest is
       damaged.
   """
-  settings = dataclasses.asdict(_settings(settings))  # an older one gets defaults
+  settings = dataclasses.asdict(_settings(settings))
   directory = data["directory"]
   for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
     if settings[name] != data[name]:
@@ -142,8 +142,8 @@ def settings_of(data: Mapping) -> DatasetSettings:
     data: the config's `data`.
 
   Raises:
-    InputError: a value cannot be used, the manifest is missing, or it has a field of
-      another version.
+    InputError: a value cannot be used, the manifest is missing, or it has an
+      unknown field.
   """
   if data["source"] == PREPARED:
     path = pathlib.Path(data["directory"]) / MANIFEST

@@ -321,22 +321,23 @@ class BatchIterator(Iterator[PackedBatch]):
     """Resumes where `get_state` was called, on this or any number of processes.
 
     Args:
-      state: from `get_state`. Earlier versions did not save the plan.
+      state: from `get_state`.
 
     Raises:
       InputError: the state has another batch size, plan or balance, or other fields.
     """
-    if set(state) - {"plan", "balance", "group"} != {"step", "batch_size"}:
+    plan = self._loader.plan_sha256
+    expected = ["step", "batch_size", *(["plan"] if plan else [])]
+    if set(state) - {"balance", "group"} != set(expected):
       raise InputError(
-        f"Expected a state with step and batch_size, found {short_repr(state)}."
+        f"Expected a state with {', '.join(expected)}, found {short_repr(state)}."
       )
     if state["batch_size"] != self._loader.batch_size:
       raise InputError(
         f"The state counts batches of {state['batch_size']} packs; expected "
         f"{self._loader.batch_size}. Resume with the batch size it was saved with."
       )
-    plan = self._loader.plan_sha256
-    if state.get("plan", plan) != plan:
+    if plan and state["plan"] != plan:
       raise InputError(
         f"The state counts packs of the plan {_short(state['plan'])}; this plan is "
         f"{_short(plan)} (SHA-256). Resume with the plan it was saved with."

@@ -154,7 +154,7 @@ def keep_plans(
   workdir: str | pathlib.Path,
   *,
   begun: bool,
-) -> list[str]:
+):
   """Makes the plans that a run's folder lacks: `plans/train.json` and so on.
 
   Args:
@@ -164,19 +164,14 @@ def keep_plans(
     begun: whether the run has begun. If not, plans in the folder belong to another run and
       are replaced.
 
-  Returns:
-    The files that were written.
-
   Raises:
     InputError: a kept plan is damaged, or was made for another dataset or packing.
   """
-  written = []
   for name, store in _stores(config, dataset).items():
     path = _path(workdir, name)
     if not (begun and path.exists()):
       path.parent.mkdir(exist_ok=True)
       make_plan(config, store).save(path)
-      written.append(str(path))
       continue
     _, other = _read(path, config, store)
     if other:
@@ -185,7 +180,6 @@ def keep_plans(
         f"{path} was made with {fields}, and a run keeps its plan. Restore the config's "
         "packing fields, or give another --workdir."
       )
-  return written
 
 
 def read_plans(

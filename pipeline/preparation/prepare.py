@@ -205,13 +205,11 @@ def _open_same(
     InputError: says what differs.
   """
   dataset = open_dataset(directory)
-  # A dataset older than a setting is as the setting's default would make it.
-  defaults = {field.name: field.default for field in dataclasses.fields(settings)}
-  stored = defaults | dataset.manifest["settings"]
+  stored = dataset.manifest["settings"]
   differences = [
-    f"{name}: {stored[name]!r}, now {value!r}"
+    f"{name}: {stored.get(name)!r}, now {value!r}"
     for name, value in dataclasses.asdict(settings).items()
-    if stored[name] != value
+    if stored.get(name) != value
   ]
   if differences:
     raise InputError(

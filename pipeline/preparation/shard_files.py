@@ -147,8 +147,6 @@ def _read_summary(path: pathlib.Path) -> ShardSummary | None:
   if digest != _digest(text):
     return None
   values = json.loads(text)
-  if values.keys() != {field.name for field in dataclasses.fields(ShardSummary)}:
-    return None  # written by another version
   return ShardSummary(**values | {"counts": np.array(values["counts"])})
 
 

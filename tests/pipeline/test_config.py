@@ -137,14 +137,6 @@ def test_a_second_held_out_set_needs_the_first_and_something_in_it(tmp_path):
       pipeline.prepare(tmp_path / "d", settings)
 
 
-def test_a_dataset_from_before_these_settings_still_opens(tmp_path):
-  dataset = pipeline.prepare(tmp_path / "d", mnli_settings())
-  manifest = dataset.manifest | {"settings": dict(dataset.manifest["settings"])}
-  del manifest["settings"]["labels"], manifest["settings"]["mismatched_source"]
-  (tmp_path / "d" / "manifest.json").write_text(json.dumps(manifest))
-  assert pipeline.prepare(tmp_path / "d", mnli_settings()).manifest == manifest
-
-
 @pytest.mark.parametrize(
   ("damage", "message"),
   [
@@ -162,11 +154,11 @@ def test_damaged_settings_are_refused(tmp_path, damage, message):
     check_prepared(data, damage)
 
 
-def test_a_manifest_from_before_labels_is_checked(tmp_path):
+def test_a_dataset_with_other_labels_is_refused(tmp_path):
   data = config_for(tmp_path, source="prepared", labels="yes,no").data
-  old = {"source": "a", "max_sequence_length": data.max_sequence_length}
+  other = {"source": "a", "max_sequence_length": data.max_sequence_length, "labels": ""}
   with pytest.raises(InputError, match=r"prepared with labels ''; expected 'yes,no'"):
-    check_prepared(data, old)
+    check_prepared(data, other)
 
 
 def test_a_config_that_cannot_be_read_is_refused():

@@ -43,8 +43,7 @@ class MetricsLog:
   Args:
     workdir: the run's folder.
     first_step: the step that the run resumes from.
-    state: from `get_state`; None at the start of a run, or if an earlier version wrote the
-      checkpoint.
+    state: from `get_state`; None at the start of a run.
     trackers: they get the numbers of each line too; None for no trackers.
 
   Attributes:

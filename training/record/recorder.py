@@ -62,11 +62,8 @@ def recording(
       window=config.train.log_every,
       state=saved.get("meter"),
     )
-    watch = Watch(
-      workdir,
-      skips=config.train.skip_bad_steps,
-      in_a_row=saved.get("bad_steps", 0),  # an earlier version did not save it
-    )
+    bad = saved.get("bad_steps", 0)
+    watch = Watch(workdir, skips=config.train.skip_bad_steps, in_a_row=bad)
     yield Recorder(log, meter, progress, profile, watch, learning_rates)
 
 

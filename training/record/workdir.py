@@ -13,7 +13,6 @@ import ml_collections
 from flax.traverse_util import flatten_dict
 
 from model import hf, weights
-from training.config import base_config
 from training.errors import ConfigError
 from training.record.files import read_json, read_json_lines, write_json
 from training.record.report import metric_of
@@ -238,17 +237,13 @@ def check_same(
     ChangedConfig: the configs differ; the message lists the fields.
     ConfigError: there is no run, or its `config.json` is damaged.
   """
-  stored, expected, added = (  # added: defaults, for fields that are newer than the run
-    flatten_dict(values, sep=".")
-    for values in (read_config(workdir), config.to_dict(), base_config().to_dict())
+  stored, expected = (
+    flatten_dict(values, sep=".") for values in (read_config(workdir), config.to_dict())
   )
-  there = {
-    name: stored.get(name, added.get(name)) for name in stored.keys() | expected.keys()
-  }
   differences = [
-    f"{name} was {there[name]!r} and is now {expected.get(name)!r}"
-    for name in sorted(there)
-    if there[name] != expected.get(name)
+    f"{name} was {stored.get(name)!r} and is now {expected.get(name)!r}"
+    for name in sorted(stored.keys() | expected.keys())
+    if stored.get(name) != expected.get(name)
     and (not groups or name.split(".")[0] in groups)
     and name not in (*ignore, *_WITHOUT_EFFECT)
   ]

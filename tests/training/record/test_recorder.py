@@ -132,8 +132,6 @@ def test_bad_steps_in_a_row_are_counted_on_when_a_run_is_resumed(tmp_path):
   saved = record(tmp_path, ".xx", skips=3)
   with pytest.raises(Stopped, match=r"Step 5 .* bad step number 4 in a row"):
     record(tmp_path, "xx", first_step=3, saved=saved, skips=3)
-  del saved["bad_steps"]  # of an earlier version
-  record(tmp_path, "xx", first_step=3, saved=saved, skips=3)
 
 
 def test_a_held_out_loss_that_is_not_finite_stops_the_run(tmp_path):
