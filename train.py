@@ -126,12 +126,7 @@ def resume_hint(folder: pathlib.Path) -> str:
 def finished(folder: pathlib.Path) -> str | None:
   """The results of a finished run; None if it is not finished."""
   summary = workdir.read_summary(folder)
-  try:
-    return None if summary is None else report.summary_table(summary)
-  except (KeyError, TypeError, ValueError) as error:
-    damaged = f"WARNING: {folder / 'summary.json'} is damaged ({error!r})"
-    print(f"{damaged}; it will be written again.", file=sys.stderr, flush=True)
-    return None
+  return None if summary is None else report.summary_table(summary)
 
 
 # ------------------------------------------- text to packs, recipe, model and optimizer
@@ -307,8 +302,8 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
   """Trains until the last step, or until the evaluations end the run.
 
   Returns:
-    Figures for the summary: the peak rate of the devices, the number of lines that
-    `metrics.jsonl` lacks, and figures of the last state, which is not kept.
+    Figures for the summary: the peak rate of the devices, and figures of the last state,
+    which is not kept.
   """
   config, program, steps = run.config, run.program, run.recipe.steps
   dtype, given = program.config.dtype.name, config.train.peak_flops
@@ -398,7 +393,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
       if ended_early or stopping:
         raise interrupted(run, step)
     figures = {"peak_flops": peak.flops, "peak_flops_source": peak.source}
-    return figures | {"missing_lines": record.log.missing} | figures_of(state, program)
+    return figures | figures_of(state, program)
 
 
 def figures_of(state: State, program: TrainingProgram) -> dict[str, Any]:

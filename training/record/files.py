@@ -73,7 +73,6 @@ def read_json_lines(path: str | pathlib.Path, *, names: Collection[str] = ()) ->
   if len(intact) < len(lines):
     raise ConfigError(
       f"{path} is damaged in line {lines.index(None) + 1}: expected a JSON object with "
-      f"{', '.join(('step', *names))}. Restore the file. If the run has not ended, run "
-      "train.py again, which resumes the run and repairs the file."
+      f"{', '.join(('step', *names))}. Restore the file, or delete the line."
     )
   return intact

@@ -13,9 +13,7 @@ from typing import Any
 import jax
 
 from model.losses import Total
-from training.errors import ConfigError
 from training.record.files import read_lines, write_text
-from training.record.report import TRAIN_NUMBERS
 from training.record.trackers import Trackers
 
 _COUNTED = ("sequences", "real_tokens")
@@ -35,22 +33,15 @@ class MetricsLog:
   """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
 
   A resumed run drops the lines after its checkpoint, so that each step is in the file once.
-  Damaged or missing lines up to the checkpoint are restored if the checkpoint holds them.
-  It holds the last line of `metrics.jsonl`, and all evaluations, since these decide when a
-  run ends. A warning on standard error counts the lines that stay lost. Only process 0
-  writes.
+  The checkpoint holds the last line of `metrics.jsonl`, and all evaluations, since these
+  decide when a run ends. A warning counts the lines that a damaged file lacks. Only process
+  0 writes.
 
   Args:
     workdir: the run's folder.
     first_step: the step that the run resumes from.
     state: from `get_state`; None at the start of a run.
     trackers: they get the numbers of each line too; None for no trackers.
-
-  Attributes:
-    missing: number of lines that `metrics.jsonl` lacks.
-
-  Raises:
-    ConfigError: `metrics.jsonl` has no line up to `first_step`, and there is no state.
   """
 
   def __init__(
@@ -66,10 +57,8 @@ class MetricsLog:
     self._events: Any = None  # a tensorboardX.SummaryWriter; None after a failure
     self._counts: dict[str, int] = {}
     self._newest: dict[str, list[dict]] = {}
-    self.missing = 0
     for name in (_TRAIN, _EVAL):
-      missing = self._resume(name, first_step, state and state[name])
-      self.missing += missing if name == _TRAIN else 0
+      self._resume(name, state[name] if state else {"lines": 0, "newest": []})
     if jax.process_index() == 0:
       import tensorboardX  # here, since it imports PyTorch if installed, in seconds
 
@@ -79,36 +68,16 @@ class MetricsLog:
         max_queue=1000,  # a full queue would block if its thread has just ended
       )
 
-  def _resume(self, name: str, first_step: int, state: dict | None) -> int:
-    """Repairs a file as far as possible; returns how many lines it lacks."""
-    path = self._workdir / name
-    lines = read_lines(path, names=TRAIN_NUMBERS if name == _TRAIN else ())
-    damaged = lines.count(None) if first_step else 0  # a run from the start needs none
-    readable = kept = [line for line in lines if line and line["step"] <= first_step]
-    if state is None:
-      if first_step and not kept and name == _TRAIN:
-        raise ConfigError(
-          f"{path} has no line up to step {first_step}, from which the run resumes. "
-          "Restore the file, or give another --workdir."
-        )
-      self._counts[name], self._newest[name] = len(kept) + damaged, kept
-    else:
-      newest = state["newest"]
-      start = newest[0]["step"] if newest else 0
-      kept = [line for line in kept if line["step"] < start] + newest
-      self._counts[name], self._newest[name] = state["lines"], newest
-    missing = self._counts[name] - len(kept)
+  def _resume(self, name: str, state: dict):
+    path, newest, count = self._workdir / name, state["newest"], state["lines"]
+    start = newest[0]["step"] if newest else 0
+    kept = [line for line in read_lines(path) if line and line["step"] < start] + newest
+    self._counts[name], self._newest[name] = count, newest
     if jax.process_index() == 0:
       write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-      if damaged or missing or kept != readable:
-        lost = f"{missing} of {self._counts[name]} are lost"
-        print(
-          f"WARNING: {path} was damaged or truncated. Its lines up to step {first_step} "
-          f"were restored{f', but {lost}' if missing else ' from the checkpoint'}.",
-          file=sys.stderr,
-          flush=True,
-        )
-    return missing
+      if lost := count - len(kept):
+        warning = f"WARNING: {path} was damaged: {lost} of {count} lines are lost."
+        print(warning, file=sys.stderr, flush=True)
 
   def __enter__(self) -> MetricsLog:
     return self
@@ -149,7 +118,7 @@ class MetricsLog:
     return self._newest[_EVAL]
 
   def get_state(self) -> dict[str, dict]:
-    """For the checkpoint: how many lines each file has, and those that it can restore."""
+    """For the checkpoint: how many lines each file has, and the newest."""
     newest = {_TRAIN: self._newest[_TRAIN][-1:], _EVAL: list(self._newest[_EVAL])}
     return {
       name: {"lines": self._counts[name], "newest": lines} for name, lines in newest.items()

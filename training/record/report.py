@@ -11,15 +11,6 @@ from training.record import files, plots
 from training.stopping import best_of, target_reached
 
 _SHARES = ("input_share", "compute_share", "rest_share")
-# Numbers that each line of metrics.jsonl has, for every task.
-TRAIN_NUMBERS = (
-  "seconds",
-  "compilations",
-  "sequences_per_second",
-  "real_tokens_per_second",
-  "packs_per_second",
-  *_SHARES,
-)
 # Fields of eval.jsonl that describe the held-out data, and fields of the run itself.
 _OF_THE_DATA = ("unigram_mlm_accuracy", "nsp_majority_accuracy", "mlm_accuracy_by_length")
 _OF_THE_RUN = ("step", "seconds", "sequences", "sequences_trained")
@@ -220,9 +211,6 @@ def summary_table(summary: dict) -> str:
   elif summary.get("target_mlm_accuracy"):
     rows.append(("target accuracy", f"{summary['target_mlm_accuracy']:.1%} not reached"))
   rows.append(("compilations of the step", str(summary["compilations"])))
-  if summary.get("missing_lines"):
-    lost = f"{summary['missing_lines']}; the speeds are of the remaining lines"
-    rows.append(("lines of metrics.jsonl lost", lost))
   return _table(rows + _by_length(summary))
 
 

@@ -172,14 +172,12 @@ def record(
 def read_summary(workdir: str | pathlib.Path) -> dict | None:
   """The summary of a finished run; None if it is not finished.
 
-  A damaged summary counts as missing, with a warning; train.py writes it again.
+  Raises:
+    ConfigError: the file is damaged.
   """
   path = pathlib.Path(workdir) / _SUMMARY
-  try:
-    return read_json(path, remedy="train.py writes it again.") if path.exists() else None
-  except ConfigError as error:
-    print(f"WARNING: {error}", file=sys.stderr, flush=True)
-    return None
+  remedy = "Delete it, and run train.py again, which writes it."
+  return read_json(path, remedy=remedy) if path.exists() else None
 
 
 def read_config(workdir: str | pathlib.Path) -> dict:
