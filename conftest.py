@@ -6,8 +6,6 @@ NEEDED = {
   "packing/torch": "torch",
   "packing/grain": "grain",
   "packing/datasets": "datasets",
-  "training/record/trackers/mlflow_run.py": "mlflow",
-  "training/record/trackers/wandb_run.py": "wandb",
 }
 collect_ignore = [
   place + folder

@@ -14,7 +14,7 @@ import jax
 
 from model.losses import Total
 from training.record.files import read_lines, write_text
-from training.record.trackers import Trackers
+from training.record.trackers import Trackers, for_each
 
 _COUNTED = ("sequences", "real_tokens")
 _TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
@@ -53,7 +53,7 @@ class MetricsLog:
     trackers: Trackers | None = None,
   ):
     self._workdir = pathlib.Path(workdir)
-    self._trackers = trackers
+    self._trackers = trackers or {}
     self._events: Any = None  # a tensorboardX.SummaryWriter; None after a failure
     self._counts: dict[str, int] = {}
     self._newest: dict[str, list[dict]] = {}
@@ -155,8 +155,7 @@ class MetricsLog:
     if self._events_live():
       for key, value in numbers.items():
         self._events.add_scalar(key, value, line["step"])
-    if self._trackers:
-      self._trackers.log(line["step"], numbers)
+    for_each(self._trackers, lambda log, _: log(numbers, step=line["step"]))
 
 
 def means(steps: Sequence[Mapping]) -> dict[str, float]:
