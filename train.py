@@ -108,9 +108,7 @@ def main():
     processes.on_first(lambda: held.enter_context(workdir.claimed(folder)))
     tracked = held.enter_context(trackers.opened(folder, config))
     checkpoints = held.enter_context(
-      Checkpoints(
-        folder, keep=config.train.keep_checkpoints, keep_every=config.train.keep_every
-      )
+      Checkpoints(folder, keep=config.train.keep_checkpoints)
     )
     run = prepare(config, folder)
     finish(run, train(run, checkpoints, tracked))
@@ -306,8 +304,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
     which is not kept.
   """
   config, program, steps = run.config, run.program, run.recipe.steps
-  dtype, given = program.config.dtype.name, config.train.peak_flops
-  peak = peak_of(jax.devices(), dtype=dtype, given=given)
+  peak = peak_of(jax.devices(), dtype=program.config.dtype.name)
   held_out = pipeline.make_held_out(
     config,
     run.dataset,

@@ -31,8 +31,6 @@ def get_config() -> ConfigDict:
   config.data.held_out_fraction = 0.05  # fraction of the documents to hold out
   # pretraining: how often each document is cut, each time differently
   config.data.dupe_factor = 1
-  # pretraining: fraction of documents with a random target length
-  config.data.short_sequence_probability = 0.1
   config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
   config.data.max_question_length = 64  # squad: in tokens; longer questions are truncated
   # sentences: sequences continue in the next document, as RoBERTa's FULL-SENTENCES
@@ -65,10 +63,6 @@ def get_config() -> ConfigDict:
   # Sequences start at multiples of this many tokens, such as 8 or 64.
   config.packing.length_multiple = 1
   config.packing.separator_tokens = 0  # padding between two sequences of a row, in tokens
-  config.packing.open_packs = 64  # online: how many packs may wait for more sequences
-  config.packing.look_ahead = 64  # online: how many sequences may wait for a pack
-  # online: how many arrivals a sequence may wait until its pack is closed; 0: no limit
-  config.packing.max_delay = 0
   # fresh: new neighbours in each epoch; fixed: the same neighbours
   config.packing.assignment = "fresh"
   # devices: all devices of a step have nearly the same sum of squared lengths; none.
@@ -88,7 +82,6 @@ def get_config() -> ConfigDict:
   # Dropout of attention probabilities. Above 0 only xla computes it, which costs time on an
   # accelerator: docs/speed.md.
   config.model.attention_dropout_rate = 0.1
-  config.model.initializer_range = 0.02  # standard deviation of the initial weights
   # none: the ablation without isolation. token_type: the two segments of a sequence are
   # isolated too.
   config.model.attention_mask = "segment"
@@ -96,9 +89,6 @@ def get_config() -> ConfigDict:
   config.model.position_reset = True
   config.model.positions = "alibi"  # only GPT-2; learned: a table, as in BERT
   config.model.next_sentence = True  # False: the ablation without next-sentence prediction
-  # modern_bert: one layer in this many attends to all tokens of the sequence
-  config.model.global_every = 3
-  config.model.local_window = 128  # modern_bert: window of the other layers, in tokens
   # modern_bert: base of the rotary positions in layers that attend to all tokens
   config.model.global_base = 160_000.0
   config.model.pooling = "cls"  # modern_bert, for classes; mean: over all tokens
@@ -130,9 +120,6 @@ def get_config() -> ConfigDict:
   config.optimizer.clip_update = 0.0  # adamw: largest RMS of a tensor's update; 0: no limit
   config.optimizer.clip_norm = 1.0  # largest global norm of the gradients; 0: no limit
   config.optimizer.bias_correction = True  # lamb, adamw: correct the moments for their bias
-  config.optimizer.trust_ratio = "weights"  # lamb; all: biases and LayerNorm have one too
-  # lamb: largest norm of a parameter in its trust ratio; 0: no limit
-  config.optimizer.max_weight_norm = 0.0
 
   config.train = ConfigDict()
   # token; pack: the ablation that averages over packs instead
@@ -151,14 +138,10 @@ def get_config() -> ConfigDict:
   config.train.checkpoint_every = 200  # in steps with packing; a multiple of log_every
   config.train.keep_checkpoints = 2  # how many of the newest checkpoints to keep
   config.train.keep_best = False  # also keep the checkpoint of the best evaluation
-  # Also keep checkpoints at multiples of this many steps, a multiple of checkpoint_every;
-  # 0: none.
-  config.train.keep_every = 0
   # Stop after this many evaluations without improvement; 0: never.
   config.train.patience = 0
   # Held-out accuracy of masked tokens at which training stops; 0: no target.
   config.train.target_mlm_accuracy = 0.0
-  config.train.peak_flops = 0.0  # of all devices, for peak_share; 0: looked up or measured
   config.train.trackers = ""  # wandb, mlflow, or both: docs/training.md
   config.train.keep_memory = True  # reuse freed memory; on CPUs with glibc
   config.train.throughput_rounds = 24  # timed steps, packed and unpacked each; 0: none

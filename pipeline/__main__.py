@@ -160,8 +160,6 @@ def _add_prepare(command):
   group = command.add_argument_group("for --task pretraining")
   text = "how often each document is cut, each time differently"
   add(group, "dupe_factor", text, **number)
-  text = "fraction of documents with a random target length"
-  add(group, "short_sequence_probability", text, **fraction)
   text = "leave out documents with fewer; also for --task sentences"
   add(group, "min_sentences", text, **number)
   group = command.add_argument_group("for --task sentences")

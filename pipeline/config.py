@@ -24,7 +24,7 @@ from pipeline.batches.loader import BatchIterator, PackedLoader, RowLoader
 from pipeline.batches.masking import Masking
 from pipeline.batches.online import OnlineBatches, Reader, ShuffledSequences
 from pipeline.batches.packed import PackedBatch
-from pipeline.batches.plans import ONLINE, held_out_stores, make_plan, online_options
+from pipeline.batches.plans import ONLINE, held_out_stores, make_plan
 from pipeline.batches.streamed import StreamedSequences
 from pipeline.batches.windows import WindowLoader
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
@@ -332,7 +332,6 @@ def make_batches(
     plan,
     batch_size=batch_size,
     masking=_masking(config, dataset.vocabulary),
-    options=online_options(config),
     **processes,
   )
 

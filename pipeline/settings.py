@@ -25,8 +25,6 @@ class DatasetSettings:
       merges.txt beside it; "" to learn one.
     min_sentences: documents with fewer are left out (pretraining, sentences).
     held_out_fraction: the fraction of documents to hold out.
-    short_sequence_probability: the fraction of documents with a random target length
-      (pretraining).
     seed: selects the held-out documents and how documents are cut.
     task: what sequences to make; see `pipeline/tasks/table.py`.
     held_out_source: a separate source to hold out, instead of a fraction.
@@ -58,7 +56,6 @@ class DatasetSettings:
   vocab_file: str = ""
   min_sentences: int = 1
   held_out_fraction: float = 0.0
-  short_sequence_probability: float = 0.1
   seed: int = 0
   task: str = "pretraining"
   held_out_source: str = ""
@@ -87,10 +84,9 @@ class DatasetSettings:
       ("shard_bytes", 1, 2**30),
     ):
       check_integer(name, getattr(self, name), at_least=least, at_most=most)
-    for name in ("held_out_fraction", "short_sequence_probability"):
-      value = getattr(self, name)
-      if not (math.isfinite(value) and 0 <= value < 1):
-        raise InputError(f"{name} is {value}; expected a fraction in [0, 1).")
+    fraction = self.held_out_fraction
+    if not (math.isfinite(fraction) and 0 <= fraction < 1):
+      raise InputError(f"held_out_fraction is {fraction}; expected a fraction in [0, 1).")
     if not isinstance(self.cross_documents, bool):
       raise InputError(
         f"cross_documents is {short_repr(self.cross_documents)}; expected True or False."

@@ -15,7 +15,7 @@ SETTINGS = programs.settings(
   "data.held_out_source= data.held_out_fraction=0.1 data.vocab_size=400 "
   "data.max_sequence_length=32 data.layout=padding data.atom_size=64 model.size=tiny "
   "train.batch_size=4 train.log_every=2 train.eval_every=6 train.checkpoint_every=4 "
-  "train.throughput_rounds=0 train.peak_flops=1e9"
+  "train.throughput_rounds=0"
 ) | {"optimizer.warmup": "2 steps", "train.duration": f"{STEPS} steps"}
 
 

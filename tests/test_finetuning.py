@@ -46,7 +46,7 @@ def task(tmp_path_factory):
 SETTINGS = programs.settings(
   "data.max_sequence_length=41 train.batch_size=8 train.duration= train.steps=12 "
   "train.log_every=2 train.eval_every=2 train.checkpoint_every=12 train.keep_checkpoints=1 "
-  "train.patience=0 train.throughput_rounds=0 train.peak_flops=1e9 optimizer.warmup= "
+  "train.patience=0 train.throughput_rounds=0 optimizer.warmup= "
   "optimizer.warmup_steps=2 optimizer.learning_rate=1e-3"
 )
 

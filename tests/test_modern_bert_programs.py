@@ -11,10 +11,10 @@ from tests.programs import ROOT, lines_of, summary_of
 pytestmark = pytest.mark.slow
 STEPS = 8
 SETTINGS = programs.settings(
-  "model.size=tiny model.local_window=16 model.remat=none model.dtype=float32 "
+  "model.size=tiny model.remat=none model.dtype=float32 "
   "data.held_out_fraction=0.1 data.vocab_size=400 data.max_sequence_length=64 "
   f"train.batch_size=4 train.micro_batch_size=0 train.steps={STEPS} train.log_every=2 "
-  "train.eval_every=4 train.checkpoint_every=4 train.peak_flops=1e9 "
+  "train.eval_every=4 train.checkpoint_every=4 "
   "packing.adjust=reduce_batch optimizer.warmup_steps=2"
 )
 

@@ -8,7 +8,7 @@ from tests import programs
 from tests.programs import fields, succeed, summary_of
 from tests.test_resume import assert_ends_as
 
-ONLINE = fields("packing.algorithm=online packing.open_packs=6 packing.look_ahead=6")
+ONLINE = fields("packing.algorithm=online")
 ONLINE += fields("packing.length_multiple=8 packing.separator_tokens=2")
 
 

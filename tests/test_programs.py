@@ -20,7 +20,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   workdir, output = finished
   summary = summary_of(workdir)
   assert (summary["steps"], summary["compilations"]) == (STEPS, 1)
-  assert (summary["peak_flops"], summary["peak_flops_source"]) == (1e9, "config")
+  assert (summary["peak_flops"] > 1e9, summary["peak_flops_source"]) == (True, "measured")
   assert summary["packing_factor"] >= 1.2
   assert summary["efficiency"] >= 0.9
   recipe = summary["recipe"]["packed"]
@@ -65,8 +65,7 @@ def test_a_run_describes_its_model(folder, finished):
 @pytest.mark.slow
 def test_a_run_stops_at_its_target(folder):
   workdir = folder / "target"
-  text = "train.throughput_rounds=1 train.eval_every=2 train.target_mlm_accuracy=0.001 "
-  text += "train.peak_flops=0.0"
+  text = "train.throughput_rounds=1 train.eval_every=2 train.target_mlm_accuracy=0.001"
   succeed(folder, "target", *fields(text))
   *before, last = lines_of(workdir / "eval.jsonl")
   assert all(line["mlm_accuracy"] < 0.001 for line in before)
@@ -74,7 +73,6 @@ def test_a_run_stops_at_its_target(folder):
   summary = summary_of(workdir)
   assert summary["steps"] == summary["step_to_target"] == last["step"]
   assert summary["steps"] == weights.steps(workdir)[-1] < STEPS
-  assert (summary["peak_flops"] > 1e9, summary["peak_flops_source"]) == (True, "measured")
   assert summary["speedup_measured"] > 0
 
 
@@ -181,7 +179,7 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("train.py", "--config.train.step=5", "did you mean 'train.steps'"),
     ("train.py", f"--config={ROOT / 'README.md'}", "README.md"),
     ("train.py", "--config=configs/missing.py", "missing.py"),
-    ("train.py", "--config.data.vocab_size=600", "vocab_size: 500, now 600"),
+    ("train.py", "--config.data.vocab_size=600", "vocab_size: 2000, now 600"),
     ("train.py", f"{NEW} --config.data.source=stdlib:/x", "topics.py. Install the full"),
     ("train.py", "--workdir=", "expected a folder, found an empty text"),
     ("train.py", "extra", "Expected --name=value, found 'extra'"),

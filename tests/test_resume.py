@@ -134,7 +134,6 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   for option, message in {
     "optimizer.name=sgd": "belongs to another model or optimizer",
     "optimizer.name=adamw": "optimizer.name is 'lamb', expected 'adamw'",
-    "optimizer.trust_ratio=all": "optimizer.trust_ratio is 'weights'",
     "train.micro_batch_size=3": "comes to 9 rows a step",
     "train.steps=8": f"comes to 8 steps; the run in {copy} has made {STEPS}",
     "packing.max_sequences_per_pack=2": "train.json was made with packing",

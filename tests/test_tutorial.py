@@ -14,7 +14,7 @@ from tests.programs import lines_of, link_checkout, summary_of
 
 FEW = (
   "train.throughput_rounds=0 train.duration=3steps train.log_every=1 train.eval_every=3 "
-  "train.checkpoint_every=3 optimizer.warmup=1steps train.peak_flops=1e9 "
+  "train.checkpoint_every=3 optimizer.warmup=1steps "
   "model.dropout_rate=0.0 model.attention_dropout_rate=0.0"  # compiling takes longest
 )
 LESS = {

@@ -24,13 +24,12 @@ _WEIGHTS_FIELDS = (
   "max_position_embeddings",
   "type_vocab_size",
   "layer_norm_epsilon",
+  "global_every",
+  "local_window",
   "local_base",
 )
-# Fields of a ModernBERT's layers. Further pretraining may change the last one, for longer
-# sequences.
-_LAYER_FIELDS = ("global_every", "local_window", "global_base")
 _SHAPES = (
-  *("FAMILY", *LAYER_SIZES, *_LAYER_FIELDS, "pooling"),
+  *("FAMILY", *LAYER_SIZES, "global_every", "local_window", "global_base", "pooling"),
   *("next_sentence", "vocab_multiple", "num_labels", "positions"),
 )
 # Parameters that heads add to the encoder, in the order of computation.
@@ -97,13 +96,12 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
 def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
   expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
   check_attention(config, expected)
-  for name in _LAYER_FIELDS[: 3 if head != "pretraining" else 2]:
-    there, here = (getattr(x, name, None) for x in (sizes, expected))
-    if there != here:
-      raise ConfigError(
-        f"{_FIELD}={directory} has {name} {there}, but config.model.{name} is {here}. Set "
-        f"--config.model.{name}={there}."
-      )
+  there, here = (getattr(x, "global_base", None) for x in (sizes, expected))
+  if there != here and head != "pretraining":  # which may change it, for longer sequences
+    raise ConfigError(
+      f"{_FIELD}={directory} has global_base {there}, but config.model.global_base is "
+      f"{here}. Set --config.model.global_base={there}."
+    )
   differences = [
     f"{name} is {getattr(sizes, name)}, expected {getattr(expected, name)}"
     for name in LAYER_SIZES

@@ -9,7 +9,6 @@ import optax
 OPTIMIZERS = ("lamb", "adamw", "sgd", "adafactor")
 HAS_BETAS = ("lamb", "adamw", "sgd")  # sgd has only b1, its momentum
 DECAYS = ("linear", "sqrt")
-TRUST_RATIOS = ("weights", "all")
 
 
 def warmup_and_decay(
@@ -100,15 +99,13 @@ def lamb(
   weight_decay: float = 0.01,
   clip_norm: float = 1.0,
   bias_correction: bool = True,
-  trust_ratio: str = "weights",
-  max_weight_norm: float = 0.0,
 ) -> optax.GradientTransformation:
   """LAMB, as used to train BERT.
 
   Gradients are clipped to a global norm. Each tensor's update is Adam's direction plus
   weight decay, scaled by the trust ratio norm(parameter) / norm(update), or by 1 if a norm
   is 0. This is layer by layer, since no tensor spans several layers. Biases and LayerNorm
-  get no weight decay and, by default, no trust ratio.
+  get no weight decay and no trust ratio, as in Google's code.
 
   Args:
     learning_rate: a number, or a schedule over updates.
@@ -119,20 +116,15 @@ def lamb(
     clip_norm: largest global norm of the gradients; 0 for no clipping.
     bias_correction: whether momentum and velocity are divided by 1 - beta ** t, as in the
       paper and NVIDIA's code; Google's BERT and ALBERT do not divide them.
-    trust_ratio: the parameters that have one: "weights", as in Google's code, or "all",
-      including biases and LayerNorm.
-    max_weight_norm: upper bound of a parameter's norm in the trust ratio, as in the
-      paper's phi; 0 for none.
 
   References:
     You et al., https://arxiv.org/abs/1904.00962, algorithm 2.
   """
-  ratio = optax.chain(optax.scale_by_trust_ratio(), _bound_weight_norm(max_weight_norm))
   return optax.chain(
     _clip(clip_norm),
     _scale_by_adam(b1, b2, eps, bias_correction=bias_correction),
     _decay(weight_decay),
-    ratio if trust_ratio == "all" else optax.masked(ratio, mask=is_weight_matrix),
+    optax.masked(optax.scale_by_trust_ratio(), mask=is_weight_matrix),
     optax.scale_by_learning_rate(learning_rate),
   )
 
@@ -230,12 +222,3 @@ def _scale_by_adam(
     return direction, state
 
   return optax.GradientTransformation(adam.init, update)
-
-
-def _bound_weight_norm(most: float) -> optax.GradientTransformation:
-  """To be chained after a trust ratio: bounds the parameter's norm in it."""
-  if not most:
-    return optax.identity()
-  return optax.stateless_with_tree_map(
-    lambda update, x: update * most / jnp.maximum(optax.tree.norm(x), most)
-  )

@@ -6,7 +6,8 @@ import functools
 import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -100,7 +101,7 @@ class OnlineBatches(Iterator[PackedBatch]):
       and depth.
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
-    options: `open_packs`, `look_ahead` and `max_delay` of `OnlinePacker`.
+    options: options of `packing.OnlinePacker`, such as `open_packs`.
     process_index, process_count: which block of each batch to make, from 0.
 
   Raises:
@@ -114,7 +115,7 @@ class OnlineBatches(Iterator[PackedBatch]):
     *,
     batch_size: int,
     masking: Masking | None,
-    options: dict[str, int | None],
+    options: Mapping[str, int] = MappingProxyType({}),
     process_index: int = 0,
     process_count: int = 1,
   ):

@@ -47,19 +47,8 @@ def make_plan(
     if depth == "auto":
       depth = packing.choose_depth(histogram, algorithm="auto", **rows)
     geometry = Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **rows)
-    return online_plan(
-      store.lengths, histogram, geometry, seed=config.seed, **online_options(config)
-    )
+    return online_plan(store.lengths, histogram, geometry, seed=config.seed)
   return packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=depth, **rows)
-
-
-def online_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Options of `packing.OnlinePacker`."""
-  return {
-    "open_packs": config.packing.open_packs,
-    "look_ahead": config.packing.look_ahead,
-    "max_delay": config.packing.max_delay or None,
-  }
 
 
 def online_plan(
@@ -237,9 +226,6 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, An
   )
   made_with = {"algorithm": plan.algorithm} | dataclasses.asdict(plan.geometry)
   wanted = {"algorithm": algorithm} | dataclasses.asdict(geometry)
-  if plan.algorithm == algorithm == ONLINE:
-    made_with |= plan.details
-    wanted |= online_options(config)
   return plan, {
     name: made_with.get(name) for name in wanted if made_with.get(name) != wanted[name]
   }

@@ -22,6 +22,8 @@ from pipeline.tasks.encoder import Encoder
 
 SPECIAL_TOKENS_IN_PAIR = 3  # [CLS] A [SEP] B [SEP]
 SPECIAL_TOKENS = 2  # [CLS] sentences [SEP]
+# The fraction of documents with a random target length, as in BERT's paper.
+SHORT_SEQUENCE_PROBABILITY = 0.1
 
 Sentences = Sequence[Sequence[int]]  # of one document, as token ids
 
@@ -84,7 +86,6 @@ def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSeq
         documents,
         index,
         max_sequence_length=settings.max_sequence_length,
-        short_sequence_probability=settings.short_sequence_probability,
         seed=(settings.seed, *shard.key, repeat),
       ):
         encoder.tally["random_next"] += pair.is_random_next
@@ -116,7 +117,7 @@ def segment_pairs(
   index: int,
   *,
   max_sequence_length: int,
-  short_sequence_probability: float,
+  short_sequence_probability: float = SHORT_SEQUENCE_PROBABILITY,
   seed: tuple[int, ...],
 ) -> list[Pair]:
   """Cuts one document into pairs of segments.

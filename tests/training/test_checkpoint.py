@@ -93,9 +93,9 @@ def test_a_state_comes_back_on_another_mesh(tmp_path):
 
 
 def test_checkpoints_are_kept_by_policy(tmp_path, program):
-  """The newest two, every 20th, and the best until another is better."""
+  """The newest two, and the best until another is better."""
   state = program.init()
-  with Checkpoints(tmp_path, keep=2, keep_every=20) as checkpoints:
+  with Checkpoints(tmp_path, keep=2) as checkpoints:
     assert checkpoints.restore_newest(program.abstract_state()) is None
     kept = []
     for step, best in (
@@ -110,9 +110,9 @@ def test_checkpoints_are_kept_by_policy(tmp_path, program):
       checkpoints.save(step, state, RUN, best)
       checkpoints.wait()
       kept.append(checkpoints.steps)
-  assert kept[3] == [10, 20, 30, 40]
-  assert kept[4] == [20, 40, 50]
-  assert kept[6] == [20, 40, 50, 60, 70]
+  assert kept[3] == [10, 30, 40]
+  assert kept[4] == [40, 50]
+  assert kept[6] == [50, 60, 70]
 
 
 def largest_file(folder):
@@ -220,20 +220,17 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(saved):
   assert weights.steps(folder) == [10, 20, 30]
 
 
-SAVED = {"name": "lamb", "trust_ratio": "weights"}
+SAVED = {"name": "lamb"}
 
 
-@pytest.mark.parametrize(("field", "value"), [("name", "adamw"), ("trust_ratio", "all")])
-def test_another_optimizer_with_arrays_of_the_same_names_is_refused(
-  program, tmp_path, field, value
-):
+def test_another_optimizer_with_arrays_of_the_same_names_is_refused(program, tmp_path):
   state = program.init()
   with Checkpoints(tmp_path, keep=1) as checkpoints:
     checkpoints.save(1, state, {"config": {"optimizer": SAVED}})
   with Checkpoints(tmp_path, keep=1) as checkpoints:
-    told = rf"belongs to another model or optimizer .* optimizer\.{field} is"
+    told = r"belongs to another model or optimizer .* optimizer\.name is"
     with pytest.raises(weights.WeightsError, match=told):
-      checkpoints.restore_newest(program.abstract_state(), optimizer=SAVED | {field: value})
+      checkpoints.restore_newest(program.abstract_state(), optimizer={"name": "adamw"})
     restored = checkpoints.restore_newest(program.abstract_state(), optimizer=SAVED)
   assert restored.step == 1
 

@@ -215,23 +215,17 @@ CHANGES: dict[str, tuple] = {
   "packing.row_length": (97, batch_of),
   "packing.length_multiple": (8, batch_of),
   "packing.separator_tokens": (3, batch_of),
-  "packing.open_packs": (2, online_batch_of, ONLINE),
-  "packing.look_ahead": (3, online_batch_of, ONLINE),
-  "packing.max_delay": (9, online_batch_of, ONLINE),
   "packing.assignment": ("fixed", second_epoch_of),
   "packing.balance": ("devices", batch_of),
   "packing.adjust": ("reduce_batch", recipe_of),
   "model.family": ("modern_bert", model_of, {"model.next_sentence": False}),
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
-  "model.initializer_range": (0.1, model_of),
   "model.attention_dropout_rate": (0.3, model_of),
   "model.attention_mask": ("none", model_of),
   "model.attention_impl": ("cudnn", model_of),
   "model.positions": ("learned", model_of, GPT2),
   "model.next_sentence": (False, model_of),
-  "model.global_every": (2, model_of, MODERN),
-  "model.local_window": (6, model_of, MODERN),
   "model.global_base": (7.0, model_of, MODERN),
   "model.pooling": ("mean", model_of, MODERN),
   "model.remat": ("layers", model_of),
@@ -251,8 +245,6 @@ CHANGES: dict[str, tuple] = {
   "optimizer.decay": ("sqrt", optimizer_of),
   "optimizer.decay_share": (0.3, optimizer_of),
   "optimizer.bias_correction": (False, optimizer_of),
-  "optimizer.trust_ratio": ("all", optimizer_of),
-  "optimizer.max_weight_norm": (1.5, optimizer_of),
   "train.batch_size": (5, batch_of),
   "train.micro_batch_size": (1, batch_of),
   "train.loader_workers": (2, workers_of),
@@ -263,8 +255,8 @@ CHANGES: dict[str, tuple] = {
 USED_BY_PROGRAMS = """
   data.directory data.stream model.init_from
   profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
-  train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy train.peak_flops
-  train.fsdp train.skip_bad_steps train.keep_every train.keep_best train.patience
+  train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy
+  train.fsdp train.skip_bad_steps train.keep_best train.patience
   train.keep_memory
 """
 
@@ -279,7 +271,7 @@ DATA |= {"task": "sentences", "labels": "no,yes", "columns": "text=x", "document
 DATA |= {"doc_stride": 5, "max_question_length": 3, "max_sequence_length": 37, "seed": 1}
 DATA |= {"vocab_size": 73, "min_sentences": 12, "min_words": 4, "cross_documents": True}
 DATA |= {"too_long": "split"}
-DATA |= {"held_out_fraction": 0.3, "short_sequence_probability": 0.9, "dupe_factor": 2}
+DATA |= {"held_out_fraction": 0.3, "dupe_factor": 2}
 
 
 def test_the_settings_of_a_dataset_are_those_of_the_config():
@@ -370,9 +362,6 @@ REFUSED = [
   ("data.min_words", 3, "0 or more for data.task=text and documents, 0"),
   ("data.too_long", "cut", "error, truncate, split"),
   ("model.family", "t5", "bert, modern_bert"),
-  ("model.global_every", 2, "3 unless model.family=modern_bert"),
-  ("model.global_every", 0, "at least 1"),
-  ("model.local_window", 7, "an even number of tokens, at least 2"),
   ("model.global_base", 1.0, "more than 1, and finite"),
   ("model.pooling", "max", "cls, mean"),
   ("optimizer.decay", "cosine", "linear, sqrt"),
@@ -385,7 +374,6 @@ REFUSED = [
   ("data.loss_on_padding", True, "False with data.layout=packed"),
   ("data.held_out_fraction", 0.0, "a fraction in"),
   ("data.mask_rate", 1.0, "a fraction in"),
-  ("data.short_sequence_probability", 1.5, "a fraction in"),
   ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.max_sequences_per_pack", -1, "0 or more"),
   ("packing.assignment", "new", "fresh, fixed"),
@@ -420,7 +408,6 @@ REFUSED = [
   ("packing.length_multiple", 8, "1 with data.layout=concat", "concat"),
   ("packing.separator_tokens", 1, "0 with data.layout=concat", "concat"),
   ("packing.separator_tokens", -1, "0 or more"),
-  ("packing.open_packs", 0, "at least 1"),
   ("packing.balance", "devices", "none with packing.algorithm=online", "online"),
   ("packing.assignment", "fixed", "fresh with packing.algorithm=online", "online"),
   ("train.loader_workers", 2, "0 with packing.algorithm=online", "online"),
@@ -431,14 +418,10 @@ REFUSED = [
   ("optimizer.learning_rate", 0.0, "more than 0"),
   ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
   ("optimizer.name", "lion", "lamb, adamw, sgd, adafactor"),
-  ("optimizer.trust_ratio", "none", "weights, all"),
-  ("optimizer.max_weight_norm", -1.0, "0 or more"),
   ("optimizer.clip_norm", -1.0, "0 or more"),
   ("optimizer.b1", 1.0, "a fraction in"),
   ("optimizer.weight_decay", -0.1, "0 or more"),
   ("optimizer.warmup", "3 fortnights", "a number of steps, sequences or epochs"),
-  ("optimizer.trust_ratio", "all", "'weights' with optimizer.name=adamw", "adamw"),
-  ("optimizer.max_weight_norm", 2.0, "0.0 with optimizer.name=adamw", "adamw"),
   ("optimizer.bias_correction", False, "True with optimizer.name=sgd", "sgd"),
   ("packing.adjust", "lamb_betas", "another one with .*=adafactor, which", "adafactor"),
   ("train.loss_unit", "word", "sequence, token, pack"),
@@ -449,10 +432,8 @@ REFUSED = [
   ("train.batch_size", 31, "a multiple of the 2 devices"),
   ("train.steps", 0, "at least 1"),
   ("train.eval_every", 33, "a multiple of train.log_every=20"),
-  ("train.keep_every", 300, "0, or a multiple of train.checkpoint_every=200"),
   ("train.throughput_rounds", -1, "0 or more"),
   ("train.target_mlm_accuracy", 19.2, "a fraction"),
-  ("train.peak_flops", -1.0, "0 or more"),
   ("train.loader_workers", -1, "0 or more"),
 ]
 GPT2_MODEL = {"size": "tiny", "attention_dropout_rate": 0.0}

@@ -24,7 +24,7 @@ LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
 # Fields of config.model that only one family has.
 FAMILY_FIELDS = {
   "bert": ("position_reset", "next_sentence"),
-  "modern_bert": ("global_every", "local_window", "global_base", "pooling"),
+  "modern_bert": ("global_base", "pooling"),
   "gpt2": ("positions",),
 }
 FAMILIES = ("bert", "modern_bert")  # families of models that are not causal
@@ -33,7 +33,6 @@ FAMILIES = ("bert", "modern_bert")  # families of models that are not causal
 _MODEL_FIELDS = (
   "dropout_rate",
   "attention_dropout_rate",
-  "initializer_range",
   "attention_mask",
   "attention_impl",
   "remat",
@@ -140,6 +139,4 @@ def make_optimizer(
   common |= {"bias_correction": opt.bias_correction}
   if opt.name == "adamw":
     return optimizer_lib.adamw(rate, clip_update=opt.clip_update, **common)
-  return optimizer_lib.lamb(
-    rate, trust_ratio=opt.trust_ratio, max_weight_norm=opt.max_weight_norm, **common
-  )
+  return optimizer_lib.lamb(rate, **common)

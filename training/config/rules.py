@@ -39,20 +39,18 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
   (
     "data.min_sentences data.dupe_factor train.batch_size train.steps train.log_every "
     "train.eval_every train.checkpoint_every train.keep_checkpoints train.fsdp "
-    "packing.length_multiple packing.open_packs model.global_every",
+    "packing.length_multiple",
     lambda x: x >= 1,
     "at least 1",
   ),
   (
     "profile packing.max_sequences_per_pack train.throughput_rounds train.loader_workers "
-    "train.skip_bad_steps train.keep_every train.patience packing.separator_tokens "
-    "packing.look_ahead packing.max_delay",
+    "train.skip_bad_steps train.patience packing.separator_tokens",
     lambda x: x >= 0,
     "0 or more",
   ),
   (
-    "data.short_sequence_probability model.dropout_rate model.attention_dropout_rate "
-    "train.target_mlm_accuracy",
+    "model.dropout_rate model.attention_dropout_rate train.target_mlm_accuracy",
     lambda x: 0 <= x < 1,
     "a fraction in [0, 1)",
   ),
@@ -63,23 +61,17 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     "a fraction in (0, 1)",
   ),
   (
-    "model.initializer_range optimizer.learning_rate optimizer.eps",
+    "optimizer.learning_rate optimizer.eps",
     lambda x: 0 < x < float("inf"),
     "more than 0, and finite",
   ),
   (
-    "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update "
-    "optimizer.max_weight_norm train.peak_flops",
+    "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update",
     lambda x: 0 <= x < float("inf"),
     "0 or more, and finite",
   ),
   ("seed data.seed", lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"),
   ("packing.row_length", lambda x: x == 0 or 5 <= x <= 65535, "0, or 5 to 65535 tokens"),
-  (
-    "model.local_window",
-    lambda x: x >= 2 and x % 2 == 0,
-    "an even number of tokens, at least 2",
-  ),
   (
     "model.global_base",
     lambda x: 1 < x < float("inf"),
@@ -106,7 +98,6 @@ _CHOICES: dict[str, Collection[str]] = {
   "optimizer.decay": optimizer.DECAYS,
   "train.loss_unit": model.LOSS_UNITS,
   "optimizer.name": optimizer.OPTIMIZERS,
-  "optimizer.trust_ratio": optimizer.TRUST_RATIOS,
 }
 
 
@@ -390,8 +381,6 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
       f"0 with data.task={task}, which masks no tokens",
     ),
     belongs_to("bias_correction", True, "lamb", "adamw"),
-    belongs_to("trust_ratio", "weights", "lamb"),
-    belongs_to("max_weight_norm", 0.0, "lamb"),
     belongs_to("clip_update", 0.0, "adamw"),
     (
       len(given := tracker_names(config)) == len({*given} & TRACKERS.keys()),
@@ -400,11 +389,6 @@ def _training_rules(config, *, num_devices: int) -> list[_Rule]:
     ),
     (train.eval_every % train.log_every == 0, "train.eval_every", multiple),
     (train.checkpoint_every % train.log_every == 0, "train.checkpoint_every", multiple),
-    (  # otherwise only steps that are multiples of both would be kept
-      train.keep_every % train.checkpoint_every == 0,
-      "train.keep_every",
-      f"0, or a multiple of train.checkpoint_every={train.checkpoint_every}",
-    ),
     (
       num_devices % train.fsdp == 0,
       "train.fsdp",

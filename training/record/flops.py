@@ -114,7 +114,7 @@ class Peak:
 
   Attributes:
     flops: operations of matrix products per second.
-    source: "config"; "table", the vendors' figures; "measured", if the table lacks the
+    source: "table", the vendors' figures; "measured", if the table lacks the
       device.
   """
 
@@ -122,21 +122,13 @@ class Peak:
   source: str
 
 
-def peak_of(devices: Sequence[jax.Device], *, dtype: str, given: float = 0.0) -> Peak:
+def peak_of(devices: Sequence[jax.Device], *, dtype: str) -> Peak:
   """The peak rate of matrix products of several devices of one kind.
 
   Args:
     devices: the devices of the mesh, including those of other processes.
     dtype: dtype of the computation, "float32" or "bfloat16".
-    given: the peak of all devices, in operations per second; 0 to look it up or measure
-      it.
-
-  Example:
-    >>> peak_of(jax.devices(), dtype="float32", given=1e12)
-    Peak(flops=1000000000000.0, source='config')
   """
-  if given:
-    return Peak(given, "config")
   if devices[0].device_kind in PEAKS:
     rate = PEAKS[devices[0].device_kind][("bfloat16", "float32").index(dtype)]
     return Peak(1e12 * rate * len(devices), "table")

@@ -215,7 +215,6 @@ def summary_table(summary: dict) -> str:
 
 
 _PEAK_SOURCES = {
-  "config": "as given",
   "table": "the vendor's figure",
   "measured": "measured here",
 }

@@ -209,7 +209,6 @@ def test_finished_runs_need_no_weights(tmp_path, monkeypatch):
   fields = {
     "train.duration": "64 sequences",
     "optimizer.warmup": "16 sequences",
-    "train.peak_flops": 1e9,
   }
   monkeypatch.setattr(downstream, "QUICK", fields)
   part = Part(tmp_path / "downstream", "command", quick=True)

@@ -83,7 +83,7 @@ def test_the_manifest_has_the_settings_the_documents_and_the_vocabulary(corpus, 
   ("name", "value"),
   [
     *(("seed", 1), ("min_sentences", 12), ("dupe_factor", 1), ("max_sequence_length", 37)),
-    *(("short_sequence_probability", 0.9), ("held_out_fraction", 0.3)),
+    ("held_out_fraction", 0.3),
   ],
 )
 def test_another_setting_makes_another_dataset(corpus, reference, tmp_path, name, value):
