@@ -67,34 +67,16 @@ dist: reference
 format: .venv/installed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-# What make did not make, it does not remove.
 clean:
 	rm -rf .cache
-	@if [ -e .venv ] && [ ! -e .venv/made-by-make ]; \
-	  then echo "make did not make .venv, and leaves it. To remove it: rm -rf .venv"; \
-	  else echo "rm -rf .venv"; rm -rf .venv; fi
 
-# An environment that is there is used, whoever made it. Nothing in it is removed.
-.venv/installed: requirements.txt requirements.lock | $(BIN)/python
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
-	  "Expected Python 3.11 or newer in .venv; it has $$($(BIN)/python -V 2>&1). Move .venv away, and run make again."; exit 2; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null 2>&1 || { echo \
-	  "Expected pip in .venv; there is none. Move .venv away, and run make again."; exit 2; }
-	@echo "Installing requirements.txt into .venv (about a minute; what else is there stays) ..."
-	@rm -f $@; { $(BIN)/python -m pip install --disable-pip-version-check \
-	  -r requirements.txt -c requirements.lock && touch $@; } | grep --line-buffered -oE \
-	  'Downloading [^ ]+ \([0-9.]+ MB\)|Installing collected packages'; [ -e $@ ]
-	@echo "Installed."
+# If there is no .venv, it is made; one that is there is used.
+.venv/installed: requirements.txt requirements.lock | .venv
+	@echo "Installing requirements.txt into .venv (about a minute) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
+	@touch $@
 
-$(BIN)/python:
-	@[ -z "$$(ls -A .venv 2>/dev/null)" ] || { echo \
-	  "Expected a Python in .venv; found none that runs. Move .venv away, and run make again."; exit 2; }
-	@command -v $(PYTHON) >/dev/null || { echo \
-	  "Expected Python 3.11 or newer; there is no '$(PYTHON)'. Install it, or name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
-	  "Expected Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo \
-	  "Expected the venv module; '$(PYTHON)' comes without it. Install it (on Debian: apt install python3-venv)."; exit 2; }
-	@echo "Making .venv with $$($(PYTHON) -V) ..."
-	@$(PYTHON) -m venv .venv
-	@touch .venv/made-by-make
+.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo \
+	  "Expected Python 3.11 or newer; '$(PYTHON)' is missing or older. Name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 2; }
