@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
 
+from training.processes import is_first
 from training.record.metrics import Meter, MetricsLog
-from training.record.profiling import Profile
 from training.record.progress import Progress
 from training.record.report import sum_of_losses
 from training.record.trackers import Trackers
 from training.record.watch import Watch
+
+_FIRST_STEPS = 10  # steps that are not profiled, since they compile and warm up
 
 
 @contextlib.contextmanager
@@ -147,3 +151,47 @@ class Recorder:
       "log": self.log.get_state(),
       "bad_steps": self.watch.in_a_row,
     }
+
+
+class Profile:
+  """Profiles steps of a run into `profile/` of its folder; a context manager.
+
+  TensorBoard, XProf and Perfetto show it.
+
+  Args:
+    workdir: the run's folder.
+    first_step: the step that the run resumes from.
+    steps: how many steps to profile; 0 for none.
+  """
+
+  def __init__(self, workdir: str | pathlib.Path, *, first_step: int, steps: int):
+    self._folder = pathlib.Path(workdir) / "profile"
+    self._start = first_step + 1 + _FIRST_STEPS if steps else 0  # no step has number 0
+    self._end = self._start + steps
+    self._running, self._waits = False, steps > 0
+
+  def __enter__(self) -> Profile:
+    return self
+
+  def __exit__(self, *_):
+    self._stop()
+    if self._waits and is_first():
+      print(
+        f"No profile: the run ended before step {self._start}, where profiling begins, "
+        f"after the first {_FIRST_STEPS} steps of the process.",
+        file=sys.stderr,
+        flush=True,
+      )
+
+  def before(self, step: int):
+    """Must be called before each step."""
+    if step == self._start:
+      jax.profiler.start_trace(self._folder)
+      self._running, self._waits = True, False
+    elif step == self._end:
+      self._stop()
+
+  def _stop(self):
+    if self._running:
+      self._running = False
+      jax.profiler.stop_trace()

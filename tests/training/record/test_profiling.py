@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from training.record.profiling import Profile
+from training.record.recorder import Profile
 
 
 @pytest.mark.parametrize(
