@@ -98,8 +98,7 @@ def configs_of(words: list[str]) -> list[ConfigDict]:
   (program,), arguments = split(words)
   options = [word for word in arguments if word.startswith("--config.")]
   if program == "training.sweep":
-    at = [i + 1 for i, word in enumerate(arguments) if word == "--only"]
-    swept = load_sweep(arguments[0], options, only=[arguments[i] for i in at])
+    swept = load_sweep(arguments[0], options)
   else:
     spec = {"config": option_of(arguments, "--config"), "grid": {"seed": [0]}}
     swept = make_sweep(spec, options, where=" ".join(words))

@@ -2,11 +2,8 @@
 
 Attention within each sequence or over the whole row; positions that start at 0 in each
 sequence or continue; losses averaged over sequences, tokens or packs; packs of at most 2 or
-5 sequences; and a heuristic's packs or the provably fewest. To run a part of the grid, or
-all of it on your own data:
+5 sequences; and a heuristic's packs or the provably fewest. On your own data:
 
-  python -m training.sweep configs/sweeps/grid.py --only seed=0 \\
-      --only model.attention_mask=segment,none --only packing.algorithm=spfhp
   python -m training.sweep configs/sweeps/grid.py --workdir=runs/sweeps/mine \\
       --config.data.source=prepared --config.data.directory=data/mine \\
       --config.data.max_sequence_length=128

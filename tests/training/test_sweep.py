@@ -174,26 +174,6 @@ def test_a_file_that_fails_is_told_in_a_line(tmp_path, text, message):
     load_sweep(tmp_path / "other.py")
 
 
-def test_a_part_of_the_grid_can_be_run_alone(tmp_path, capsys):
-  grid = GRID | {"model.position_reset": [True, False]}
-  spec = {"config": "configs/quickstart.py", "grid": grid}
-  spec["arms"] = {"a b": {}, "c": {"train.loss_unit": "token"}}
-  path = write_sweep(tmp_path, spec)
-  only = ["seed=2,0", f"{FIELD}=none", "model.position_reset=False", "arm=a b"]
-  names = [run.name for run in load_sweep(path, only=only).runs]
-  assert names == [f"a b,attention_mask=none,position_reset=False,seed={n}" for n in (0, 2)]
-  whole = [run.name for run in load_sweep(path).runs]
-  assert set(names) < set(whole)
-  assert len(whole) == 24
-  for part, message in (
-    ("seeds=1", f"a field of {path}, one of arm, {FIELD}, seed, model.position_reset;"),
-    ("seed=0,3", "expected some of 0,1,2 for seed, found '3'"),
-    ("seed", "expected some of 0,1,2 for seed, found ''"),
-  ):
-    assert sweep.main([str(path), "--dry-run", "--only", part]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.py")))
 def test_every_sweep_of_the_project_can_be_run(path, capsys):
   assert sweep.main([str(path), "--dry-run"]) == 0
@@ -244,10 +224,9 @@ def test_seeds_are_pooled_and_what_failed_is_told(tmp_path):
   assert header.startswith("| attention_mask | n | masked-token accuracy |")
   assert "loss" not in header  # no run has it
   assert sweep_table.table(arms) in written
-  assert "By field" not in written  # of one the table says it all
   assert "- attention_mask=none,seed=1: train.py: no" in written
   found = json.loads((tmp_path / "sweep.json").read_text())
-  assert found == {"arms": arms, "effects": sweep_table.effects(arms)}
+  assert found == {"arms": arms}
   assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -286,37 +265,10 @@ def test_the_picture_has_the_runs_that_are_finished(tmp_path, monkeypatch):
   for run in swept.runs[:3]:
     finish(tmp_path, run, 0.1 * (1 + run.config.seed))
   drawn = {}
-  monkeypatch.setattr(sweep_picture, "draw", lambda _, fields, metric: drawn.update(fields))
+  monkeypatch.setattr(sweep_picture, "draw", lambda _, arms, metric: drawn.update(arms))
   sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
-  ends = {
-    value: {key[-1][1]: lines[-1]["mlm_accuracy"] for key, lines in runs.items()}
-    for value, runs in drawn["attention_mask"].items()
-  }
-  assert ends == {"segment": {0: 0.1, 1: 0.2}, "none": {0: 0.1}}
-
-
-def test_each_field_by_itself_is_what_pairs_of_runs_say(tmp_path):
-  grid = {FIELD: ["segment", "none"], "model.position_reset": [True, False], "seed": [0, 1]}
-  swept = make_sweep(tmp_path, grid=grid)
-  for run, accuracy in zip(swept.runs, (0.5, 0.4, 0.1, 0.1, 0.7, 0.4, 0.2), strict=False):
-    finish(tmp_path, run, accuracy)  # all but none, False, seed 1
-  arms = sweep.tabulate(swept, tmp_path, {})
-  values = {
-    (row["field"], row["value"]): (row["n"], row["eval_mlm_accuracy"]["values"])
-    for row in sweep_table.effects(arms)
-  }
-  assert values == {
-    ("attention_mask", "segment"): (4, pytest.approx([0.5, 0.7, 0.4, 0.4])),
-    ("attention_mask", "none"): (3, pytest.approx([-0.4, -0.5, -0.3])),
-    ("position_reset", True): (4, pytest.approx([0.5, 0.7, 0.1, 0.2])),
-    ("position_reset", False): (3, pytest.approx([-0.1, -0.3, 0.0])),
-  }
-  sweep.write(tmp_path, arms, {})
-  written = (tmp_path / "sweep.md").read_text()
-  assert "| none           | False          | 1 |" in written
-  assert "| attention_mask | segment | 4 |       50.00% ± 14.14% |" in written
-  assert "|                | none    | 3 |      -40.00% ± 10.00% |" in written
-  assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+  ends = {arm: [x[-1]["mlm_accuracy"] for x in lines] for arm, lines in drawn.items()}
+  assert ends == {"attention_mask=segment": [0.1, 0.2], "attention_mask=none": [0.1]}
 
 
 def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):

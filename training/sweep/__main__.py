@@ -11,11 +11,8 @@ The file has `get_sweep()`, which returns for example
     }
 
 With "arms", {name: {field: value}}, each arm is run at every point of the grid. Runs that
-differ only in `seed` are one arm of the table; a second table shows the effect of each
-field of the grid. train.py trains each run in its own folder. Finished runs are skipped,
-so the same command continues a stopped sweep. To run a part of the grid:
-
-  python -m training.sweep configs/sweeps/grid.py --only seed=0 --only train.loss_unit=token
+differ only in `seed` are one arm of the table. train.py trains each run in its own folder.
+Finished runs are skipped, so the same command continues a stopped sweep.
 
 On a CPU, --jobs=4 trains four runs at a time, each on a quarter of the cores.
 """
@@ -39,16 +36,7 @@ from training.record.files import read_json_lines, write_json, write_text
 from training.sweep import jobs
 from training.sweep import picture as sweep_picture
 from training.sweep.file import ROOT, Run, Sweep, load_sweep
-from training.sweep.table import (
-  BASELINES,
-  COLUMNS,
-  effects,
-  effects_table,
-  finished_runs,
-  pooled,
-  table,
-  varied,
-)
+from training.sweep.table import BASELINES, COLUMNS, pooled, table
 
 # The metric that the picture shows, by a figure of the runs' summaries.
 _METRICS = {
@@ -128,55 +116,34 @@ def _print_error(line: str):
 
 def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, str]):
   """Writes `sweep.json`, `sweep.md` and, once a run is finished, `sweep.png`."""
-  write_json(folder / "sweep.json", {"arms": arms, "effects": effects(arms)})
+  write_json(folder / "sweep.json", {"arms": arms})
   failed = "".join(f"\n- {name}: {error}" for name, error in failures.items())
   write_text(
     folder / "sweep.md",
-    f"{tables(arms)}\n" + (f"\nFailed:\n{failed}\n" if failed else ""),
+    f"{described(arms)}\n" + (f"\nFailed:\n{failed}\n" if failed else ""),
   )
   if not any(row["n"] for row in arms):
     return
   first = next(row for row in arms if row["n"])
   figure, metric = next(pair for pair in _METRICS.items() if pair[0] in first)
-  lines = {  # of the runs that have the metric; others have another task
-    run["name"]: read_json_lines(folder / run["name"] / "eval.jsonl")
+  curves = {  # of the runs that have the metric; others have another task
+    row["arm"]: [
+      read_json_lines(folder / run["name"] / "eval.jsonl")
+      for run in row["runs"]
+      if run["finished"] and figure in run["figures"]
+    ]
     for row in arms
-    for run in row["runs"]
-    if run["finished"] and figure in run["figures"]
   }
-  curves = {}
-  for field, values in (varied(arms) or _alone(arms)).items():
-    runs = {
-      str(value): {
-        key: lines[run["name"]]
-        for key, run in finished_runs(arms, field, value).items()
-        if run["name"] in lines
-      }
-      for value in values
-    }
-    curves[field] = {value: found for value, found in runs.items() if found}
+  curves = {arm: lines for arm, lines in curves.items() if lines}
   sweep_picture.draw(folder / "sweep.png", curves, metric=metric)
 
 
-def _alone(arms: Sequence[Mapping]) -> dict[str, list]:
-  """The first field of a single arm, in the form of `varied`."""
-  field, value = next(iter(arms[0]["point"].items()))
-  return {field: [value]}
-
-
-def tables(arms: Sequence[Mapping]) -> str:
-  """The tables of the results of `tabulate`, in Markdown."""
-  text = (
+def described(arms: Sequence[Mapping]) -> str:
+  """The table of the results of `tabulate`, in Markdown, with what it shows."""
+  return (
     "Held-out results at the end: mean ± standard deviation of n runs. Always the "
     "commonest: the score\nof predicting that token, or label, for every input."
     f"\n\n{table(arms)}"
-  )
-  if len(varied(arms)) < 2:
-    return text
-  return (
-    f"{text}\n\nBy field: for its first value the mean ± standard deviation of n runs; for "
-    "each other value the\ndifference from the first, over n pairs of runs that differ in "
-    f"nothing else.\n\n{effects_table(effects(arms))}"
   )
 
 
@@ -191,14 +158,6 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument("file", help="such as configs/sweeps/ablations.py")
   parser.add_argument(
     "--workdir", help="the folder for the runs (default: runs/sweeps/NAME)"
-  )
-  parser.add_argument(
-    "--only",
-    action="append",
-    default=[],
-    metavar="FIELD=VALUE,...",
-    help="train only runs with these values of a field of the grid, or of arm, such as "
-    "seed=0,1; may be given for several fields",
   )
   parser.add_argument(
     "--jobs",
@@ -221,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     for field in fields:
       if not field.startswith("--config.") or "=" not in field:
         raise ConfigError(f"Expected --config.FIELD=VALUE, found {field!r}.")
-    sweep = load_sweep(options.file, fields, only=options.only)
+    sweep = load_sweep(options.file, fields)
     if options.dry_run:
       failures: dict[str, str] = {}
     else:
@@ -237,12 +196,12 @@ def main(arguments: list[str] | None = None) -> int:
     _print_error("Stopped. Run the same command again to continue.")
     return 130
   if options.json:
-    print(json.dumps({"workdir": str(folder), "arms": arms, "effects": effects(arms)}))
+    print(json.dumps({"workdir": str(folder), "arms": arms}))
   elif options.dry_run:
     for run in (run for row in arms for run in row["runs"]):
       print(f"{run['name']}{' (finished)' if run['finished'] else ''}")
   else:
-    print(f"\n{tables(arms)}\n\nwritten to {folder}: sweep.md, sweep.json, sweep.png")
+    print(f"\n{described(arms)}\n\nwritten to {folder}: sweep.md, sweep.json, sweep.png")
   return 1 if failures else 0
 
 

@@ -58,27 +58,23 @@ class Sweep:
   runs: Sequence[Run]
 
 
-def load_sweep(
-  path: str | pathlib.Path, options: Sequence[str] = (), *, only: Sequence[str] = ()
-) -> Sweep:
+def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
   """Reads the file of a sweep, and checks each of its runs.
 
   Args:
     path: path of the file.
     options: such as "--config.train.steps=9", for all runs; they override the file.
-    only: the part of the grid to run, such as "seed=0,1".
 
   Raises:
     ConfigError: the message says what is wrong, and where.
   """
-  return make_sweep(_read(pathlib.Path(path)), options, only=only, where=str(path))
+  return make_sweep(_read(pathlib.Path(path)), options, where=str(path))
 
 
 def make_sweep(
   spec: Mapping[str, Any],
   options: Sequence[str] = (),
   *,
-  only: Sequence[str] = (),
   where: str,
 ) -> Sweep:
   """Makes a sweep from its description, and checks each of its runs.
@@ -86,13 +82,12 @@ def make_sweep(
   Args:
     spec: the description, as `get_sweep` of a file returns it; see `training.sweep`.
     options: such as "--config.train.steps=9", for all runs; they override `spec`.
-    only: the part of the grid to run, such as "seed=0,1".
     where: where `spec` comes from, for messages.
 
   Raises:
     ConfigError: the message says what is wrong, and where.
   """
-  spec = _part(_checked(spec, where), only, where)
+  spec = _checked(spec, where)
   name, _, argument = spec["config"].partition(":")
   base = _call(ROOT / name, "get_config", *filter(None, [argument]))
   given = {option.removeprefix("--config.").partition("=")[0] for option in options}
@@ -165,28 +160,6 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
   if not spec["arms"] or (spec["arms"] == {"": {}} and not spec["grid"]):
     raise ConfigError(f"{path}: expected 'arms' or a 'grid' to run, found neither.")
   return spec
-
-
-def _part(spec: dict[str, Any], only: Sequence[str], where: str) -> dict[str, Any]:
-  """Restricts fields of the grid, or the arms, to the values that `only` names."""
-  arms, grid = spec["arms"], spec["grid"]
-  parts = ({} if "" in arms else {_ARM: list(arms)}) | grid
-  for text in only:
-    field, _, values = text.partition("=")
-    if field not in parts:
-      raise ConfigError(
-        f"--only: expected FIELD=VALUE,... with a field of {where}, one of "
-        f"{', '.join(parts)}; found {text!r}."
-      )
-    known = {str(value): value for value in parts[field]}
-    chosen = values.split(",")
-    if unknown := [value for value in chosen if value not in known]:
-      raise ConfigError(
-        f"--only: expected some of {','.join(known)} for {field}, found {unknown[0]!r}."
-      )
-    parts[field] = [value for text, value in known.items() if text in chosen]
-  arms = {name: arms[name] for name in parts.pop(_ARM, arms)}
-  return spec | {"arms": arms, "grid": parts}
 
 
 def _points(

@@ -1,11 +1,9 @@
-"""Draws a sweep: the results of its runs, by each field of the grid."""
+"""Draws a sweep: the results of its arms, and the curves of their runs."""
 
 from __future__ import annotations
 
 import pathlib
-import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import matplotlib.ticker
 import numpy as np
@@ -14,91 +12,44 @@ from matplotlib import pyplot as plt
 from training.record import plots
 
 Lines = Sequence[Mapping]  # lines of eval.jsonl
-Runs = Mapping[Any, Lines]  # keyed by all fields of the runs except the one shown
 
 
 def draw(
   path: str | pathlib.Path,
-  fields: Mapping[str, Mapping[str, Runs]],
+  arms: Mapping[str, Sequence[Lines]],
   *,
   metric: str = "mlm_accuracy",
 ):
-  """Draws two panels per field: the results of its runs, and its effect.
-
-  The second panel of a single field shows the curves of its runs. If there are several
-  fields, it shows the differences between runs that differ in nothing else.
+  """Draws a panel of the arms' results and one of their curves.
 
   Args:
     path: the PNG to write.
-    fields: runs by field and by value, in the order shown. Differences are to the first
-      value.
+    arms: the lines of each run, by arm, in the order shown.
     metric: a number in the lines.
   """
-  heights = [max(1.5, 0.5 * len(values) + 0.6) for values in fields.values()]
-  alone = len(fields) == 1
-  figure, rows = plt.subplots(
-    len(fields),
-    2,
-    figsize=(11, sum(heights) + 1.5),
-    squeeze=False,
-    height_ratios=heights,
-    width_ratios=(4, 5) if alone else (5, 4),
-  )
-  for (left, right), (field, values) in zip(rows, fields.items(), strict=True):
-    ends = [{key: x[-1][metric] for key, x in runs.items()} for runs in values.values()]
-    _plot_ends(left, ends)
-    if alone:
-      _plot_curves(right, list(values.values()), metric)
-    else:
-      _plot_differences(right, ends)
-    _name(left, field, list(values))
-    for axis in [left] if alone else [left, right]:
-      axis.set_ylim(len(values) - 0.5, -0.5)
-      axis.grid(axis="x")
-      if plots.is_fraction(metric):
-        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
-        axis.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+  height = max(3.0, 0.5 * len(arms) + 1.5)
+  figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), width_ratios=(4, 5))
+  for row, (runs, colour) in enumerate(
+    zip(arms.values(), plots.colours(len(arms)), strict=True)
+  ):
+    _plot_points(left, [lines[-1][metric] for lines in runs], row, colour)
+    _plot_curves(right, runs, metric, colour)
+  plots.describe(right, metric, "steps")
+  left.set_yticks(range(len(arms)), list(arms))
+  for tick, colour in zip(left.get_yticklabels(), plots.colours(len(arms)), strict=True):
+    tick.set_color(colour)
+  left.set_ylim(len(arms) - 0.5, -0.5)
+  left.grid(axis="x")
+  if plots.is_fraction(metric):
+    left.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+    left.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
   label = f"held-out {plots.label_of(metric)}"
   left.set_xlabel(f"{label} at the end")
-  if alone:
-    right.set_ylabel(label)
-  else:
-    right.set_xlabel("difference from the first value")
-  for axis, title in (
-    (rows[0, 0], "each run (dot) and the mean (bar)"),
-    (
-      rows[0, 1],
-      "each run (light) and the mean (strong)"
-      if alone
-      else "each pair of runs that differ in nothing else (dot), mean (bar)",
-    ),
-  ):
-    axis.set_title(title, fontsize="small", loc="left")
-  figure.align_ylabels(rows[:, 0])
+  right.set_ylabel(label)
+  left.set_title("each run (dot) and the mean (bar)", fontsize="small", loc="left")
+  title = "each run (light) and the mean (strong)"
+  right.set_title(title, fontsize="small", loc="left")
   plots.save(figure, path)
-
-
-def _name(axis, field: str, values: Sequence[str]):
-  """Labels the rows with the values of a field, in their colours."""
-  axis.set_ylabel(textwrap.fill(field.replace("_", " "), 16))
-  axis.set_yticks(range(len(values)), values)
-  for tick, colour in zip(axis.get_yticklabels(), plots.colours(len(values)), strict=True):
-    tick.set_color(colour)
-
-
-def _plot_ends(axis, ends: Sequence[Mapping[Any, float]]):
-  """Of the runs of each value."""
-  for row, (end, colour) in enumerate(zip(ends, plots.colours(len(ends)), strict=True)):
-    _plot_points(axis, list(end.values()), row, colour)
-
-
-def _plot_differences(axis, ends: Sequence[Mapping[Any, float]]):
-  """Plots the differences of each value's runs from those of the first value."""
-  axis.axvline(0, color=plots.colours(len(ends))[0])
-  for row, (end, colour) in enumerate(zip(ends, plots.colours(len(ends)), strict=True)):
-    if found := [end[key] - ends[0][key] for key in end if row and key in ends[0]]:
-      _plot_points(axis, found, row, colour)
-  axis.set_yticks([])
 
 
 def _plot_points(axis, values: Sequence[float], row: int, colour):
@@ -107,13 +58,11 @@ def _plot_points(axis, values: Sequence[float], row: int, colour):
   axis.plot(np.mean(values), row, "|", color=colour, markersize=22, markeredgewidth=2.5)
 
 
-def _plot_curves(axis, values: Sequence[Runs], metric: str):
-  """Plots the curves of each value's runs, and their mean at the steps that all have."""
-  for runs, colour in zip(values, plots.colours(len(values)), strict=True):
-    found = [{line["step"]: line[metric] for line in lines} for lines in runs.values()]
-    for curve in found:
-      axis.plot(list(curve), list(curve.values()), color=colour, alpha=0.25, linewidth=1)
-    common = sorted(set.intersection(*map(set, found)))
-    means = [np.mean([curve[step] for curve in found]) for step in common]
-    axis.plot(common, means, color=colour, linewidth=2)
-  plots.describe(axis, metric, "steps")
+def _plot_curves(axis, runs: Sequence[Lines], metric: str, colour):
+  """Plots the curves of an arm's runs, and their mean at the steps that all have."""
+  found = [{line["step"]: line[metric] for line in lines} for lines in runs]
+  for curve in found:
+    axis.plot(list(curve), list(curve.values()), color=colour, alpha=0.25, linewidth=1)
+  common = sorted(set.intersection(*map(set, found)))
+  means = [np.mean([curve[step] for curve in found]) for step in common]
+  axis.plot(common, means, color=colour, linewidth=2)
