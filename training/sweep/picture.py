@@ -27,7 +27,7 @@ def draw(
     arms: the lines of each run, by arm, in the order shown.
     metric: a number in the lines.
   """
-  height = max(3.0, 0.5 * len(arms) + 1.5)
+  height = max(4.0, 0.5 * len(arms) + 1.5)
   figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), width_ratios=(4, 5))
   for row, (runs, colour) in enumerate(
     zip(arms.values(), plots.colours(len(arms)), strict=True)
@@ -35,13 +35,13 @@ def draw(
     _plot_points(left, [lines[-1][metric] for lines in runs], row, colour)
     _plot_curves(right, runs, metric, colour)
   plots.describe(right, metric, "steps")
-  left.set_yticks(range(len(arms)), list(arms))
+  left.set_yticks(range(len(arms)), [arm.replace(",", "\n") for arm in arms])
   for tick, colour in zip(left.get_yticklabels(), plots.colours(len(arms)), strict=True):
     tick.set_color(colour)
   left.set_ylim(len(arms) - 0.5, -0.5)
   left.grid(axis="x")
   if plots.is_fraction(metric):
-    left.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+    left.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
     left.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
   label = f"held-out {plots.label_of(metric)}"
   left.set_xlabel(f"{label} at the end")
