@@ -95,6 +95,7 @@ def main():
     num_devices=jax.device_count(),
     typed=command.typed_fields(),
   )
+  pipeline.check_data(config.data)
   changed = processes.on_first(
     lambda: workdir.check(folder, config, allow_changes=_ALLOW_CHANGED_CONFIG.value)
   )

@@ -16,7 +16,7 @@ _NAMES = {
   "batches.plans": "ALGORITHMS keep_plans make_plan plan_sha256 read_plans",
   "batches.streamed": "StreamedSequences",
   "batches.windows": "WindowLoader",
-  "config": "make_batches make_held_out make_loader prepare_dataset settings_of",
+  "config": "check_data make_batches make_held_out make_loader prepare_dataset settings_of",
   "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "answer label_names",
   "prediction.examples": "read_examples",
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.batches.streamed import StreamedSequences
   from pipeline.batches.windows import WindowLoader
   from pipeline.config import (
+    check_data,
     make_batches,
     make_held_out,
     make_loader,

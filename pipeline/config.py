@@ -32,7 +32,7 @@ from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources.streams import check_stream
 from pipeline.store import SequenceStore
-from pipeline.tasks.table import is_masked, score
+from pipeline.tasks.table import find_task, is_masked, score
 
 PREPARED = "prepared"  # the data.source of a run that uses data.directory as it is
 # Fields of `data` that say how a run uses a dataset, not how the dataset is made.
@@ -75,15 +75,8 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
       dataset that does not fit the config.
   """
   data = config.data
-  if data.stream:
-    check_stream(data.stream)
-  settings = _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
+  settings = check_data(data)
   if data.source != PREPARED:
-    if not (data.held_out_fraction or data.held_out_source):
-      raise InputError(
-        "config.data.held_out_fraction is 0 and config.data.held_out_source is empty; "
-        "expected one of them, because a run is evaluated on held-out documents."
-      )
     try:
       return prepare(data.directory, settings)
     except InputError as error:
@@ -91,6 +84,31 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
   dataset = open_dataset(data.directory)
   check_prepared(data, dataset.manifest["settings"])
   return dataset
+
+
+def check_data(data: Mapping) -> DatasetSettings:
+  """Checks the config's `data` before any work; the dataset need not be there.
+
+  Returns:
+    The settings of the dataset, if the run prepares it.
+
+  Raises:
+    InputError: a value cannot be used.
+  """
+  if data["stream"]:
+    check_stream(data["stream"])
+  settings = _settings({k: v for k, v in data.items() if k not in _OF_THE_RUN})
+  if data["source"] != PREPARED:
+    if not (data["held_out_fraction"] or data["held_out_source"]):
+      raise InputError(
+        "config.data.held_out_fraction is 0 and config.data.held_out_source is empty; "
+        "expected one of them, because a run is evaluated on held-out documents."
+      )
+    try:
+      find_task(settings)
+    except InputError as error:
+      raise InputError(in_terms_of_config(str(error), data)) from error
+  return settings
 
 
 def check_prepared(data: Mapping, settings: Mapping):

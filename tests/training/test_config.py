@@ -355,24 +355,15 @@ def test_every_optimizer_goes_down(name):
 REFUSED = [
   ("seed", -1, "0 to"),
   ("data.max_sequence_length", 4, "5 to 65535"),
-  ("data.vocab_size", 5, "at least 64"),
   ("data.vocab_file", "no/such/file", "a vocabulary file"),
-  ("data.min_sentences", 0, "at least 1"),
-  ("data.dupe_factor", 0, "at least 1"),
-  ("data.min_words", 3, "0 or more for data.task=text and documents, 0"),
-  ("data.too_long", "cut", "error, truncate, split"),
   ("model.family", "t5", "bert, modern_bert"),
-  ("model.global_base", 1.0, "more than 1, and finite"),
-  ("model.pooling", "max", "cls, mean"),
   ("optimizer.decay", "cosine", "linear, sqrt"),
   ("optimizer.decay_share", 1.5, r"a fraction in \[0, 1\]"),
   ("optimizer.clip_update", 1.0, "0.0 with optimizer.name=lamb"),
   ("data.layout", "concat", "packed; for rows across documents: data.task=sentences"),
-  ("data.cross_documents", True, "False with data.task=pretraining"),
   ("data.atom_size", 3, "at least 2 and a divisor or multiple of .*length=128"),
   ("data.atom_size", 64, "0 with data.layout=packed"),
   ("data.loss_on_padding", True, "False with data.layout=packed"),
-  ("data.held_out_fraction", 0.0, "a fraction in"),
   ("data.mask_rate", 1.0, "a fraction in"),
   ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.max_sequences_per_pack", -1, "0 or more"),
@@ -380,23 +371,15 @@ REFUSED = [
   ("packing.balance", "steps", "none, devices"),
   ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
   ("model.size", "huge", "tiny, mini"),
-  ("model.dropout_rate", 1.0, "a fraction in"),
-  ("model.attention_mask", "causal", "segment, token_type, none"),
   ("model.positions", "learned", "'alibi', the default, with data.task=pretraining"),
   ("model.attention_impl", "flash", "auto, xla, cudnn"),
   ("model.dtype", "float16", "auto, float32, bfloat16"),
-  ("model.remat", "all", "none, layers"),
-  ("model.vocab_multiple", 0, "at least 1"),
-  ("model.vocab_multiple", 10**11, "at most 65536"),
   ("model.next_sentence", True, "False with data.task=sentences", "sentences"),
   ("model.size", "base", "tiny, mini, small, medium, large, xl, given", "gpt2"),
   ("model.position_reset", False, "True with data.task=text", "gpt2"),
-  ("model.positions", "rotary", "alibi, learned", "gpt2"),
-  ("model.attention_mask", "token_type", "segment, none", "gpt2"),
   ("model.family", "modern_bert", "'bert' with data.task=text", "gpt2"),
   ("model.next_sentence", True, "False with model.family=modern_bert", "modern_bert"),
   ("model.position_reset", False, "True .* only distances matter", "modern_bert"),
-  ("model.attention_mask", "token_type", "segment, none", "modern_bert"),
   ("model.family", "modern_bert", "which needs a head that .* lacks", "squad"),
   ("packing.assignment", "fixed", "fresh with data.layout=concat", "concat"),
   ("packing.balance", "devices", "none with data.layout=concat", "concat"),
@@ -469,6 +452,13 @@ def test_bad_values_are_refused(field, value, expected, setting):
   config.update_from_flattened_dict({field: value})
   with pytest.raises(ConfigError, match=rf"config\.{field} is {value!r}; .*{expected}"):
     check(config, num_devices=2)
+
+
+@pytest.mark.parametrize("size", ["base", "given"])
+def test_the_models_own_rules_are_checked_before_any_work(size):
+  config = get_config(model={"dropout_rate": 1.0, "size": size, "init_from": "."})
+  with pytest.raises(ConfigError, match=r"config\.model\.dropout_rate is 1\.0; expected a"):
+    check(config)
 
 
 @pytest.mark.parametrize(

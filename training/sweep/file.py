@@ -257,6 +257,7 @@ def _changed(
       num_devices=1,
       typed=typed,
     )
-  except ConfigError as error:
+    pipeline.check_data(checked.data)
+  except ValueError as error:  # of the config, or of its data
     raise ConfigError(f"{where}: {error}") from error
   return config
