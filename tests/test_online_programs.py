@@ -76,7 +76,7 @@ def test_a_stream_that_is_killed_ends_with_the_same_bits(folder, streamed):
 
 @STREAM
 def test_a_run_on_a_stream_that_ends_too_early_is_saved(folder, documents):
-  write(folder / "short" / "few.jsonl", documents[:70])
+  write(folder / "short" / "few.jsonl", documents[:150])
   options = [*ONLINE, f"--config.data.stream=hf:{folder / 'short'}"]
   ended = programs.run(folder, "short_stream", *options)
   assert ended.returncode == 1
