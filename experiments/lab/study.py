@@ -36,7 +36,12 @@ FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
 # Fields of finished runs that are gone, with what runs do now.
-_REMOVED = {"then": "none", "compilation_cache": ""}
+_REMOVED = {
+  **{"then": "none", "compilation_cache": "", "stream_wait": 60.0, "max_delay": 0},
+  **{"open_packs": 64, "look_ahead": 64, "short_sequence_probability": 0.1},
+  **{"initializer_range": 0.02, "global_every": 3, "local_window": 128},
+  **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
+}
 # Pairs of runs are compared to the last digits, whatever device a machine has.
 _COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
 # The cost of a run whose rows have one sequence each, relative to other runs.
