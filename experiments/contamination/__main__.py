@@ -31,9 +31,8 @@ import numpy as np
 
 from experiments.contamination.embeddings import rank_correlation
 from experiments.contamination.study import make_study
-from experiments.finetuning import local_tasks, pretrained, real_tasks
+from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
-from experiments.finetuning.real_tasks import Files
 from experiments.lab import command, records
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.paired_run import held_out
@@ -49,7 +48,6 @@ from experiments.packing_paper.curves.tables import (
   named,
   table,
 )
-from packing import InputError
 from training.command import positive
 
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
@@ -164,24 +162,16 @@ def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhib
   )
 
 
-def find_tasks(part: Part) -> dict[str, Files]:
-  """The tasks of GLUE, from the folder of real data; made from docstrings if quick.
+def exhibits(part: Part) -> list[Exhibit]:
+  """Pretrains, fine-tunes and embeds what is not finished yet.
 
   Raises:
-    InputError: a file is missing.
+    InputError: real data are missing.
+    Stopped: as by `Study.run`.
   """
-  folder = part.folder / "text"
-  if part.quick:
-    local = local_tasks.write(folder)
-    return {name: Files(*local[name]) for name in ("sst2", SIMILARITY)}
-  if part.data is None:
-    raise InputError("--data is not given; expected a folder with real data, or --quick.")
-  return real_tasks.glue(part.data, folder)
-
-
-def exhibits(part: Part) -> list[Exhibit]:
-  """Pretrains, fine-tunes and embeds what is not finished yet; raises as `Study.run`."""
-  tasks, study = find_tasks(part), make_study(part)
+  names = ("sst2", SIMILARITY) if part.quick else real_tasks.GLUE
+  tasks = real_tasks.glue(part.real_data(), part.folder / "text", names, quick=part.quick)
+  study = make_study(part)
   study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
   data = study.runs[0][1].config.data.directory  # exists even if the models were deleted
@@ -221,8 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
     "--seeds", type=positive, help="runs of each arm (default: 3, or 1 with --quick)"
   )
   options = parser.parse_args(arguments)
-  rest = "--quick" if options.quick else "--data FOLDER"
-  part = command.make_part(options, f"python -m experiments.contamination {rest}")
+  line = "python -m experiments.contamination --data FOLDER"
+  part = command.make_part(options, line + " --quick" * options.quick)
   return command.run_part(exhibits, part, as_json=options.json)
 
 

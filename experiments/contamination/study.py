@@ -22,6 +22,8 @@ ARMS = (
   Arm("concatenated", {}, "concatenated", keep=True),
 )
 OVERRIDES: dict[str, Any] = {
+  "data.documents": "line",
+  "data.min_words": 20,
   "data.max_sequence_length": ROW_LENGTH,
   "data.vocab_size": 8192,
   "data.held_out_fraction": 0.02,
@@ -37,29 +39,26 @@ OVERRIDES: dict[str, Any] = {
   "train.micro_batch_size": 0,
   "train.duration": "1 epochs",
 }
-PARAGRAPHS = {"data.documents": "line", "data.min_words": 20}
+QUICK_BYTES = 100_000
 QUICK: dict[str, Any] = {
-  "data.source": "stdlib",
   "data.vocab_size": 2048,
-  "data.held_out_fraction": 0.01,
   "train.duration": "500 sequences",
   "optimizer.warmup": "100 sequences",
 }
 
 
 def make_study(part: Part) -> Study:
-  """The study on real text, or on docstrings if quick.
+  """The study.
 
   Raises:
     InputError: the text is missing.
   """
-  folder = part.folder
-  if part.quick:
-    text = QUICK
-  else:
-    assert part.data is not None, "see find_tasks"
-    source = real_data.write_articles(part.data, folder / "text.txt", at_least=TEXT_BYTES)
-    text = PARAGRAPHS | {"data.source": str(source)}
-  overrides = OVERRIDES | {"data.directory": str(folder / "data")} | text
+  source = real_data.write_articles(
+    part.real_data(),
+    part.folder / "text.txt",
+    at_least=QUICK_BYTES if part.quick else TEXT_BYTES,
+  )
+  overrides = OVERRIDES | (QUICK if part.quick else {})
+  overrides |= {"data.source": str(source), "data.directory": str(part.folder / "data")}
   seeds = part.seeds or (1 if part.quick else SEEDS)
-  return Study(folder, ARMS, overrides, seeds, part.jobs, config=CONFIG)
+  return Study(part.folder, ARMS, overrides, seeds, part.jobs, config=CONFIG)

@@ -4,18 +4,17 @@
 
 Trains on five tasks of GLUE and on SQuAD 1.1 by configs/glue.py and configs/squad.py. All
 arms with the same seed start from the same weights and see about as many sequences a step.
-The weights are those of FOLDER/minilm-l6-h384, unless --init-from names others;
-experiments/lab/real_data.py says what FOLDER holds. Without --data the tasks are made from
-docstrings (experiments/finetuning/local_tasks.py), and --init-from is needed.
+The weights are those of FOLDER/minilm-l6-h384; experiments/lab/real_data.py says what
+FOLDER holds.
 
 The score is the dev set's after the last step, so the dev set does not choose the step.
 The same command resumes where it was stopped. At its end, each finished run gets a small
-file in WORKDIR/runs, or in WORKDIR/local/runs without --data.
+file in WORKDIR/runs.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import pipeline
-from benchmarks.command import several
-from experiments.finetuning import local_tasks, real_tasks
+from benchmarks.command import some_of
+from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import (
   AT_MOST,
   LEARNING_RATE,
@@ -40,7 +39,6 @@ from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.statistics import mean_and_sd, same_score
 from model import weights
-from packing import InputError
 from training.command import positive
 from training.evaluation import predict
 from training.mesh import make_mesh
@@ -268,80 +266,56 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
 # ----------------------------------------------------------------------------- the command
 
 
-def make_tasks(options: argparse.Namespace, folder: pathlib.Path) -> list[Runs]:
-  """The runs of the chosen tasks, in a folder.
+def make_tasks(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Runs]:
+  """The runs of some tasks.
 
   Raises:
-    InputError: files or weights are missing, or no task has this name.
+    InputError: files or weights are missing.
     ConfigError: a value that no run can have.
   """
-  known = real_tasks.TASKS if options.data else local_tasks.TASKS
-  names = options.tasks or known
-  if unknown := [name for name in names if name not in known]:
-    raise InputError(
-      f"There is no task {unknown[0]!r}; expected some of {', '.join(known)}."
-    )
-  init_from = options.init_from
-  if init_from is None:
-    if options.data is None:
-      raise InputError(
-        "Neither --data nor --init-from is given; give one, for the weights."
-      )
-    init_from = real_data.find(options.data, "minilm-l6-h384")
-  local = {} if options.data else local_tasks.write(folder / "text")
+  data = part.real_data()
+  overrides = {"model.init_from": str(real_data.find(data, "minilm-l6-h384"))}
+  overrides |= QUICK if part.quick else {}
   made = []
   for name in names:
-    if options.data:
-      at_most = QUICK_EXAMPLES if options.quick else AT_MOST.get(name, 0)
-      files = real_tasks.files(name, options.data, folder / "text", at_most=at_most)
-    else:
-      files = Files(*local[name])
-    seeds = options.seeds or (1 if options.quick or name == "squad" else SEEDS)
-    overrides = {"model.init_from": str(init_from)} | (QUICK if options.quick else {})
-    made.append(make_runs(name, files, folder, seeds=seeds, overrides=overrides))
+    at_most = QUICK_EXAMPLES if part.quick else AT_MOST.get(name, 0)
+    files = real_tasks.files(name, data, part.folder / "text", at_most=at_most)
+    seeds = part.seeds or (1 if part.quick or name == "squad" else SEEDS)
+    made.append(make_runs(name, files, part.folder, seeds=seeds, overrides=overrides))
   return made
+
+
+def exhibits(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Exhibit]:
+  """Trains what is not finished, and tests; raises as `make_tasks` and `run_all`."""
+  tasks = make_tasks(part, names)
+  run_all(tasks, number=part.jobs)
+  return [exhibit(part, tasks)]
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  options = parser().parse_args(arguments)
-  words = ["python -m experiments.finetuning"]
-  words += ["--data FOLDER"] * bool(options.data)
-  words += ["--init-from FOLDER"] * bool(options.init_from)
-  words += [f"--tasks {','.join(options.tasks)}"] if options.tasks else []
-  words += ["--quick"] * options.quick
-  folder = "" if options.data else "local"
-  part = command.make_part(options, " ".join(words), folder)
-
-  def make(part: Part) -> list[Exhibit]:
-    tasks = make_tasks(options, part.folder)
-    run_all(tasks, number=options.jobs)
-    return [exhibit(part, tasks)]
-
-  return command.run_part(make, part, as_json=options.json)
-
-
-def parser() -> argparse.ArgumentParser:
-  """The command's parser."""
   parser = command.make_parser(
     __doc__, "experiments.finetuning", workdir="results/finetuning"
   )
   command.add_training(parser)
   parser.add_argument(
-    "--init-from",
-    type=pathlib.Path,
-    metavar="FOLDER",
-    help="a pretrained model with vocab.txt: the folder of a run, or an imported one",
-  )
-  parser.add_argument(
-    "--tasks", type=several(str), help="tasks, separated by commas (default: all)"
+    "--tasks",
+    type=some_of(real_tasks.TASKS),
+    default=list(real_tasks.TASKS),
+    help=f"some of {','.join(real_tasks.TASKS)} (default: all)",
   )
   parser.add_argument(
     "--seeds",
     type=positive,
     help=f"runs of each arm (default: {SEEDS}; 1 for squad and with --quick)",
   )
-  return parser
+  options = parser.parse_args(arguments)
+  line = "python -m experiments.finetuning --data FOLDER"
+  if options.tasks != list(real_tasks.TASKS):
+    line += f" --tasks {','.join(options.tasks)}"
+  part = command.make_part(options, line + " --quick" * options.quick)
+  maker = functools.partial(exhibits, names=options.tasks)
+  return command.run_part(maker, part, as_json=options.json)
 
 
 if __name__ == "__main__":

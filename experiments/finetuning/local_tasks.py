@@ -5,10 +5,6 @@
 | `cola` | a sentence, in half of all examples    | whether the words are in their       |
 |        | with shuffled words                    | original order                       |
 | `sst2` | a sentence                             | which of two modules it documents    |
-| `qqp`  | two sentences                          | whether they follow each other in    |
-|        |                                        | a docstring, or are of two modules   |
-| `stsb` | a sentence, and a copy of it in which  | 5 x the share of words that were     |
-|        | words of another replace some words    | kept                                 |
 
 The text is the standard library's docstrings. Fields have GLUE's names, so that
 `configs/glue.py` accepts the files with `--config.data.source=FILE.jsonl`.
@@ -27,7 +23,6 @@ import numpy as np
 
 from pipeline.sources import stdlib
 
-TASKS = ("cola", "sst2", "qqp", "stsb")
 DEV_FRACTION = 0.2
 LARGEST = {"train": 5000, "dev": 1250}  # most examples of a task, drawn at random
 _WORDS = 5, 25  # fewest and most words of a sentence
@@ -37,7 +32,7 @@ Example = dict[str, object]
 
 
 def write(folder: str | pathlib.Path) -> dict[str, tuple[str, str]]:
-  """Writes `NAME-train.jsonl` and `NAME-dev.jsonl` for each of `TASKS` to a folder.
+  """Writes `NAME-train.jsonl` and `NAME-dev.jsonl` for each task to a folder.
 
   No docstring has sentences in both files. The same interpreter writes the same bytes.
   Returns the paths of both files by task.
@@ -48,8 +43,6 @@ def write(folder: str | pathlib.Path) -> dict[str, tuple[str, str]]:
   makers: dict[str, Callable[..., Iterator[Example]]] = {
     "cola": _order,
     "sst2": functools.partial(_module, names=_two_largest(modules)),
-    "qqp": _neighbours,
-    "stsb": _overlap,
   }
   rng = np.random.default_rng(0)
   train: dict[str, list[Docstring]] = {}
@@ -101,7 +94,8 @@ def _two_largest(modules: dict[str, list[Docstring]]) -> list[str]:
 
 
 def _order(modules, rng: np.random.Generator) -> Iterator[Example]:
-  for sentence in _sentences(modules):
+  docstrings = (docstring for name in sorted(modules) for docstring in modules[name])
+  for sentence in itertools.chain.from_iterable(docstrings):
     words = sentence.split()
     shuffled = list(rng.permutation(words))
     kept = rng.random() < 0.5 or shuffled == words
@@ -118,33 +112,3 @@ def _module(modules, rng: np.random.Generator, *, names: list[str]) -> Iterator[
   ]
   for i in rng.permutation(len(examples)):
     yield examples[i]
-
-
-def _neighbours(modules, rng: np.random.Generator) -> Iterator[Example]:
-  names = sorted(modules)
-  for name in names:
-    for docstring in modules[name]:
-      for first, second in itertools.pairwise(docstring):
-        follows = rng.random() < 0.5
-        if not follows:
-          other = modules[rng.choice([n for n in names if n != name])]
-          second = rng.choice(other[rng.integers(len(other))]) if other else second
-          follows = not other
-        yield {"question1": first, "question2": str(second), "label": int(follows)}
-
-
-def _overlap(modules, rng: np.random.Generator) -> Iterator[Example]:
-  sentences = list(_sentences(modules))
-  for sentence in sentences:
-    words = sentence.split()
-    others = sentences[rng.integers(len(sentences))].split()
-    replaced = rng.random(len(words)) < rng.random()
-    copy = [rng.choice(others) if r else w for w, r in zip(words, replaced, strict=True)]
-    left = sum(a == b for a, b in zip(words, copy, strict=True)) / len(words)
-    yield {"sentence1": sentence, "sentence2": " ".join(copy), "label": 5 * left}
-
-
-def _sentences(modules) -> Iterator[str]:
-  for name in sorted(modules):
-    for docstring in modules[name]:
-      yield from docstring

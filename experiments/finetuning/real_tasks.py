@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.lab import real_data
+from experiments.lab.study import COMPUTATION
 from packing import InputError
 from pipeline.sources import compressed
 
@@ -39,7 +40,7 @@ class Files(NamedTuple):
 
     `directory` is for the prepared examples.
     """
-    return {
+    return COMPUTATION | {
       "data.source": self.source,
       "data.held_out_source": self.held_out_source,
       "data.columns": self.columns,
@@ -62,7 +63,8 @@ _GLUE = {
   "stsb": ("STS-B", "label=score", 125),
   "sst2": ("SST-2", "", 66),
 }
-TASKS = (*_GLUE, "squad")
+GLUE = tuple(_GLUE)
+TASKS = (*GLUE, "squad")
 AT_MOST = {"sst2": 10_000, "squad": 20_000}  # examples to train on; other tasks use all
 QUICK_EXAMPLES = 64  # of each task
 QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
@@ -108,7 +110,7 @@ def files(
 def glue(
   data: str | os.PathLike[str],
   folder: pathlib.Path,
-  names: Sequence[str] = tuple(_GLUE),
+  names: Sequence[str] = GLUE,
   *,
   quick: bool = False,
 ) -> dict[str, Files]:

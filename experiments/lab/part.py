@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.machine import machine
 from experiments.lab import records, report
 from experiments.lab.exhibits import Agreement, Exhibit, Value
+from experiments.lab.real_data import VARIABLE
 from model.weights import WeightsError
 from packing import InputError
 from training.errors import ConfigError
@@ -58,6 +59,19 @@ class Part:
     if part.data is not None:
       return list(make(part))
     return [part.not_run(name, title, "No folder with real data was given.", claim=claim)]
+
+  def real_data(self) -> str:
+    """The folder of real data.
+
+    Raises:
+      InputError: none is given.
+    """
+    if self.data is None:
+      raise InputError(
+        f"--data is not given; expected a folder with real data (or {VARIABLE}), as "
+        "experiments/lab/real_data.py lists it."
+      )
+    return self.data
 
   def beside(self, name: str) -> Part:
     """Another part of the same report, whose results this part needs too."""

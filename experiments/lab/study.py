@@ -43,7 +43,7 @@ _REMOVED = {
   **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
 }
 # Pairs of runs are compared to the last digits, whatever device a machine has.
-_COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
+COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
 # The cost of a run whose rows have one sequence each, relative to other runs.
 _ONE_A_ROW_COST = 2.0
 
@@ -91,7 +91,7 @@ class Study:
     arms = {arm.name: arm for arm in self.arms}
     spec = {
       "config": self.config,
-      "overrides": _COMPUTATION | dict(self.overrides),
+      "overrides": COMPUTATION | dict(self.overrides),
       "arms": {name: dict(arm.fields) for name, arm in arms.items()},
       "grid": {"seed": list(range(1, self.seeds + 1))},
     }

@@ -48,8 +48,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 def train(part: Part) -> list[Exhibit]:
   """Like `exhibits`, with real data."""
-  assert part.data is not None, "see exhibits"
-  text = real_data.find(part.data, "wikitext-2/valid.txt").parent
+  text = real_data.find(part.real_data(), "wikitext-2/valid.txt").parent
   study = make_study(part, ["packed", "no_mask"])
   overrides = {**study.overrides, **FIELDS} | (QUICK if part.quick else {})
   overrides |= {"data.source": f"{text}/*.txt", "data.directory": str(part.folder / "data")}

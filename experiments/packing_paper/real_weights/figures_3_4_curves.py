@@ -73,10 +73,11 @@ def make_study(part: Part) -> Study:
     InputError: the text or the weights are missing.
     ConfigError: the runs cannot start from these weights.
   """
-  assert part.data is not None, "see exhibits"
   folder = part.folder
-  weights = real_data.find(part.data, WEIGHTS)
-  source = real_data.write_articles(part.data, folder / "text.txt", at_least=TEXT_BYTES)
+  weights = real_data.find(part.real_data(), WEIGHTS)
+  source = real_data.write_articles(
+    part.real_data(), folder / "text.txt", at_least=TEXT_BYTES
+  )
   overrides = OVERRIDES | (QUICK if part.quick else {})
   overrides |= {
     "data.source": str(source),

@@ -45,11 +45,10 @@ def fine_tune(part: Part) -> dict[str, Scores]:
     InputError: the text, the weights or a task are missing.
     Stopped: some runs failed.
   """
-  assert part.data is not None, "see exhibits"
   text = part.folder / "text"
-  tasks = real_tasks.glue(part.data, text, GLUE, quick=part.quick)
+  tasks = real_tasks.glue(part.real_data(), text, GLUE, quick=part.quick)
   at_most = real_tasks.QUICK_EXAMPLES if part.quick else QUESTIONS
-  questions = real_tasks.files("squad", part.data, text, at_most=at_most)
+  questions = real_tasks.files("squad", part.real_data(), text, at_most=at_most)
   study = curves.make_study(part.beside("real_weights"))
   study = dataclasses.replace(study, arms=[x for x in study.arms if x.name in NAMES])
   study.run()

@@ -13,7 +13,7 @@ import scipy.stats
 from experiments.contamination import __main__ as contamination
 from experiments.contamination.embeddings import rank_correlation
 from experiments.contamination.study import make_study
-from experiments.finetuning import pretrained
+from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs
 from experiments.lab.paired_run import EVALUATED
@@ -85,9 +85,13 @@ def test_scores_and_embeddings_are_compared(tmp_path):
   assert means == pytest.approx(list(SCORES.values()), abs=0.2)
 
 
+def write_text(data: pathlib.Path):
+  (data / "text").mkdir()
+  (data / "text" / "a.txt").write_text("Title\n" + "A long paragraph. " * 9 + "\n\n")
+
+
 def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
-  (tmp_path / "text").mkdir()
-  (tmp_path / "text" / "a.txt").write_text("Title\n" + "A long paragraph. " * 9 + "\n\n")
+  write_text(tmp_path)
   study = make_study(Part(tmp_path / "part", "command", data=str(tmp_path), seeds=2))
   assert [arm.batches for arm in study.arms] == ["packed", "unpacked", *CUT[::-1]]
   configs = {str(run.config.to_dict()) for _, run in study.runs}
@@ -95,12 +99,13 @@ def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
   config = study.runs[0][1].config
   assert config.data.task == "documents"
   assert config.data.documents == "line"
-  with pytest.raises(InputError, match="expected a folder with real data, or --quick"):
-    contamination.find_tasks(Part(tmp_path, "command"))
+  with pytest.raises(InputError, match="--data is not given; expected a folder"):
+    contamination.exhibits(Part(tmp_path, "command"))
 
 
 def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
-  part = Part(tmp_path, "command", quick=True, seeds=SEEDS)
+  write_text(tmp_path)
+  part = Part(tmp_path, "command", quick=True, seeds=SEEDS, data=str(tmp_path))
   dev = tmp_path / "dev.tsv"
   dev.write_text("pairs")
   files = Files("train.tsv", str(dev))
@@ -117,7 +122,7 @@ def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
     return {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
 
   monkeypatch.setattr(Study, "run", run)
-  monkeypatch.setattr(contamination, "find_tasks", lambda part: {"stsb": files})
+  monkeypatch.setattr(real_tasks, "glue", lambda *_, **__: {"stsb": files})
   monkeypatch.setattr(pretrained, "to_start_from", lambda runs: set())
   monkeypatch.setattr(pretrained, "run_all", lambda runs, number: None)
   monkeypatch.setattr(Runs, "results", lambda runs, arm: [{"summary": {"eval_score": 0.5}}])
