@@ -143,13 +143,12 @@ def write(options: argparse.Namespace, machine: str, **results: Any):
     write_json(options.json, record | results)
 
 
-def run(main: Callable[[], None], *, keep_memory: bool = True) -> int:
+def run(main: Callable[[], None]) -> int:
   """Runs a benchmark; returns the exit status. Ctrl-C prints one line and no traceback.
 
-  With `keep_memory`, freed memory is kept, as in training.
+  Freed memory is kept, as in training.
   """
-  if keep_memory:
-    memory.keep()
+  memory.keep()
   try:
     main()
   except KeyboardInterrupt:

@@ -14,10 +14,8 @@ counted; ratios are taken per round. Before the rounds, each way takes two steps
 sequences: equal losses show that all ways do the same work. The time of a step includes
 the transfer of the arrays to the device, but not making them. Processor time of all
 threads is reported beside wall-clock time. Other programs affect it less, but threads of
-a pool that spin while they wait count as working.
-
-Freed memory is kept for the next step, for all ways (training/memory.py). On a CPU, a
-second process then measures some ways without this (--return-memory).
+a pool that spin while they wait count as working. Freed memory is kept for the next step,
+for all ways (training/memory.py).
 
 Peers are Hugging Face's BERT or ModernBERT in PyTorch, on the CPU, in float32; `make
 reference` installs them. They are left out with any other device or dtype.
@@ -25,15 +23,11 @@ reference` installs them. They are left out with any other device or dtype.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
-import json
 import pathlib
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -54,7 +48,6 @@ from benchmarks.training_tables import (
   PEERS,
   WAYS,
   expand,
-  memory_table,
   part_table,
   realised_line,
   split,
@@ -70,7 +63,6 @@ from training.record.progress import Progress
 from training.step import TrainingProgram
 
 NEEDED = ("torch", "transformers")  # packages of the peers
-WITHOUT_MEMORY = ("packed", "unpadded")  # ways that are also measured without kept memory
 
 
 class Ours:
@@ -182,7 +174,6 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   with Progress("first steps", total=len(learners), unit="ways") as progress:
     for name in progress.over(learners):
       batches[name], measured[name] = _first_steps(learners[name], name, sample, counter)
-  faults: dict[str, list[int]] = {name: [] for name in learners}
   runs = {
     (name, index): functools.partial(_step, learners[name], batch)
     for name in learners
@@ -193,13 +184,11 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
     rounds=rounds,
     name="measuring",
     clock="both",
-    after=lambda key, number: faults[key[0]].append(number),
   )
   for name, way in measured.items():
     each = [seconds[name, index] for index in range(len(batches[name]))]
     of_rounds = np.sum(each, axis=0)
     way["rates"], way["processor_rates"] = (len(sample.store) / of_rounds).T.tolist()
-    way["page_faults"] = float(np.median(faults[name]))  # a step
   return measured
 
 
@@ -228,11 +217,8 @@ def _first_steps(
   }
 
 
-def _step(learner, batch, _) -> int:
-  """Makes a step; returns the number of its page faults."""
-  before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def _step(learner, batch, _):
   learner.step(batch)
-  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def main(arguments: list[str] | None = None):
@@ -256,9 +242,6 @@ def main(arguments: list[str] | None = None):
   command.add(parser, "--attention", "sdpa", about, choices=kinds)
   parser.add_argument(
     "--threads", type=positive, help="PyTorch's threads (default: PyTorch's choice)"
-  )
-  parser.add_argument(
-    "--return-memory", action="store_true", help="leave freed memory to the C library"
   )
   options = parser.parse_args(arguments)
   kind = FAMILIES[options.family]
@@ -291,8 +274,7 @@ def main(arguments: list[str] | None = None):
     config, running, attention=options.attention, threads=options.threads
   )
   measured = measure(learners, sample, rounds=options.rounds)
-  results: dict[str, dict] = {"ways": measured, "without_memory": {}, "not_run": reasons}
-  command.write(options, machine, **results)
+  command.write(options, machine, ways=measured, not_run=reasons)
   lengths = sample.store.lengths
   name = "BERT" if isinstance(config, BertConfig) else "ModernBERT"
   print(
@@ -315,38 +297,6 @@ def main(arguments: list[str] | None = None):
   ):
     if text:
       print(f"\n{text}", flush=True)
-  if jax.devices()[0].platform == "cpu" and not options.return_memory:
-    keys = [key for key in WITHOUT_MEMORY if key in running]
-    results["without_memory"] = _without_memory(options, keys)
-    command.write(options, machine, **results)
-    if text := memory_table(measured, results["without_memory"]):
-      print(f"\n{text}")
-
-
-def _without_memory(options: argparse.Namespace, keys: list[str]) -> dict[str, dict]:
-  """The result of `measure` in a process that returns freed memory.
-
-  If that process fails, prints a line and returns nothing.
-  """
-  if not keys:
-    return {}
-  with tempfile.NamedTemporaryFile(suffix=".json") as file:
-    changed = {"ways": ",".join(keys), "attention_impls": "xla", "json": file.name}
-    chosen = [
-      f"--{name.replace('_', '-')}={value}"
-      for name, value in (vars(options) | changed).items()
-      if value and name != "return_memory"
-    ]
-    words = [sys.executable, "-m", "benchmarks.training", "--return-memory", *chosen]
-    status = subprocess.run(words, check=False, stdout=subprocess.DEVNULL).returncode
-    if status:  # the ways that are measured already are still shown
-      print(
-        f"The process without kept memory ended with status {status}, so there is no table "
-        "of kept and returned memory.",
-        file=sys.stderr,
-      )
-      return {}
-    return json.loads(pathlib.Path(file.name).read_text())["ways"]
 
 
 def _machine() -> str:
@@ -359,4 +309,4 @@ def _machine() -> str:
 
 
 if __name__ == "__main__":
-  sys.exit(command.run(main, keep_memory="--return-memory" not in sys.argv))
+  sys.exit(command.run(main))

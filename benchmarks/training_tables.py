@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.sample import BUCKETS
 from benchmarks.steps import quartiles, spread
-from benchmarks.table import record_table, table
+from benchmarks.table import record_table
 
 # By name: the title in the table, the layout of batches, and for peers the computation.
 OURS = {
@@ -129,30 +129,6 @@ def realised_line(measured: Mapping[str, dict], *, packing_factor: float) -> str
   ratio = np.divide(measured["packed"]["rates"], measured["unpacked"]["rates"])
   realised = spread(quartiles(ratio / packing_factor))
   return f"Packing factor {packing_factor:.3f}; packed : unpacked is {realised} of it."
-
-
-def memory_table(kept: Mapping[str, dict], returned: Mapping[str, dict]) -> str:
-  """What keeping freed memory gains, for the ways measured without it; "" for none."""
-  rows = [
-    [
-      WAYS[name][0],
-      spread(quartiles(kept[name]["rates"])),
-      spread(quartiles(way["rates"])),
-      f"{np.median(kept[name]['processor_rates']) / np.median(way['processor_rates']):.2f}",
-      f"{kept[name]['page_faults']:,.0f}",
-      f"{way['page_faults']:,.0f}",
-    ]
-    for name, way in returned.items()
-  ]
-  header = [
-    "way",
-    "sequences a second, memory kept",
-    "returned",
-    "by processor time, kept : returned",
-    "page faults a step, kept",
-    "returned",
-  ]
-  return table(header, rows) if rows else ""
 
 
 def _ratio(

@@ -112,23 +112,6 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
   assert f"is {factors[0][0] / 1.5:.2f} (" in line
 
 
-@pytest.mark.usefixtures("on_cpu")
-def test_what_was_measured_is_not_lost_if_the_second_process_is_stopped(
-  tmp_path, monkeypatch, capsys
-):
-  def stopped(*_):
-    raise KeyboardInterrupt
-
-  monkeypatch.setattr(training, "make_learners", lambda *_, **__: {})
-  monkeypatch.setattr(training, "measure", lambda *_, **__: {"packed": PACKED})
-  monkeypatch.setattr(training, "_without_memory", stopped)
-  path = tmp_path / "training.json"
-  words = "--size=tiny --histogram=wikipedia_128 --sequences=16 --batch-size=4"
-  words += " --ways=packed --attention-impls=xla"
-  with pytest.raises(KeyboardInterrupt):
-    training.main([*words.split(), f"--json={path}"])
-  assert json.loads(path.read_text())["ways"] == {"packed": PACKED}
-  assert "\n| isopack, packed | 5.00 " in capsys.readouterr().out
 
 
 @pytest.mark.extra("torch", "transformers")
