@@ -17,7 +17,6 @@ import scipy.stats
 from experiments.atom_size import pictures
 from experiments.atom_size.results import (
   Found,
-  common_runs,
   held_out,
   mean_nats,
   nats_of,
@@ -70,7 +69,7 @@ def atom_sizes(
   """The exhibit of which atom of `kind` is best: Figures 1, 2 and 7 to 10, and Table 2."""
   base = Layout(kind)
   layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
-  runs = common_runs(found, layouts)
+  runs = {layout: found[layout] for layout in layouts}
   names = {layout: f"{layout.atom:g} S" for layout in layouts}
   segments = {x: np.array([segments_of(part, run) for run in runs[x]]) for x in layouts}
   ranks = _ranks(

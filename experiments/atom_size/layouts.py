@@ -16,7 +16,6 @@ from experiments.atom_size import pictures
 from experiments.atom_size.results import (
   Found,
   Run,
-  common_runs,
   held_out,
   mean_nats,
   nats_of,
@@ -55,7 +54,7 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   """The exhibit of Table 3 and Figure 3: concat, padding and the loss on padding."""
   rows, panels, statements, ratios = [], {}, [], []
   for row_length, found in row_lengths.items():
-    runs = common_runs(found, [layout for layout in NAMES if layout in found])
+    runs = {layout: found[layout] for layout in NAMES}
     panels[row_length] = {NAMES[x]: of_layout for x, of_layout in runs.items()}
     final = {x: np.array([segments_of(part, run)[-1] for run in runs[x]]) for x in runs}
     nats = {x: [mean_nats(part, run) for run in runs[x]] for x in runs}
@@ -124,10 +123,7 @@ def packed(
   layouts = [PACKED, CONCAT, PADDING, PADDING_ALL]
   base = np.array(seconds[PACKED.name])  # in the same turns, so drift cancels in the ratio
   clock = {x: float(np.median(base) * np.median(seconds[x.name] / base)) for x in layouts}
-  runs = {
-    x: [_timed(run, clock[x]) for run in of_layout]
-    for x, of_layout in common_runs(found, layouts).items()
-  }
+  runs = {x: [_timed(run, clock[x]) for run in found[x]] for x in layouts}
   held = {x: np.array([held_out(run) for run in runs[x]]) for x in layouts}
   statements, rows = [], []
   for layout in layouts[1:]:

@@ -17,7 +17,7 @@ from experiments.atom_size.runs import Layout
 from experiments.lab.part import Part
 
 Run = Mapping[str, Any]
-Found = Mapping[Layout, Mapping[int, Run]]  # a row length's finished runs, by seed
+Found = Mapping[Layout, Sequence[Run]]  # a row length's runs, by seed
 
 
 def span(part: Part, run: Run) -> tuple[float, float]:
@@ -58,12 +58,6 @@ def mean_nats(part: Part, run: Run, *, free: int = 0) -> float:
 def held_out(run: Run) -> float:
   """The perplexity of all held-out text at the end."""
   return run["held_out"]["perplexity"]
-
-
-def common_runs(found: Found, layouts: Sequence[Layout]) -> dict[Layout, list[Run]]:
-  """The runs of some layouts with the seeds that all of them have."""
-  seeds = sorted(set.intersection(*(set(found[layout]) for layout in layouts)))
-  return {layout: [found[layout][seed] for seed in seeds] for layout in layouts}
 
 
 def nats_of(values: Mapping[Layout, Any]) -> dict[Layout, list[float]]:

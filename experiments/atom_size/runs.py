@@ -110,6 +110,7 @@ def make_study(
   text: Mapping[str, Any],
   scale: Scale = SMALL,
   quick: bool = False,
+  jobs: int = 1,
 ) -> Study:
   """The study of one row length.
 
@@ -120,6 +121,7 @@ def make_study(
     text: fields of the config's `data` that name the text.
     scale: of its runs.
     quick: whether a few steps are enough.
+    jobs: runs at a time.
   """
   fields = {
     "data.max_sequence_length": row_length,
@@ -136,6 +138,7 @@ def make_study(
     [layout.arm(row_length) for layout in layouts],
     fields,
     seeds=1 if quick else SEEDS,
+    jobs=jobs,
     config="configs/gpt2_atoms.py",
     module="experiments.atom_size.runs",
   )

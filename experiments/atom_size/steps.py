@@ -77,7 +77,7 @@ def steps_an_epoch(
       predicted = predicted_rows(
         lengths, layout=layout.kind, atom_size=size, row_length=row_length
       )
-      made = next(iter(runs.values()))["steps_per_epoch"]
+      made = runs[0]["steps_per_epoch"]
       name = f"rows of {row_length}, {layout.kind}, atoms of {size}"
       rows.append((name, predicted / (tokens // row_length), made))
   text = f"{lengths.size:,} documents with {int((lengths + 1).sum()):,} tokens"

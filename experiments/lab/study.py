@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 import os
 import pathlib
 import sys
@@ -143,14 +142,14 @@ class Study:
           failures[task.name] = f"{before.name}, which it starts from, is missing"
       failures |= run_tasks(tasks, number=self.jobs, desc=self.folder.name)
     stop_if_failed(failures, len(self.runs))
-    return {name: list(runs.values()) for name, runs in self.results().items()}
+    return self.results()
 
-  def results(self) -> dict[str, dict[int, dict[str, Any]]]:
-    """The results of finished runs, by arm and seed."""
-    results: dict[str, dict[int, dict[str, Any]]] = {arm.name: {} for arm in self.arms}
+  def results(self) -> dict[str, list[dict[str, Any]]]:
+    """The results of finished runs, by arm and in the order of seeds."""
+    results: dict[str, list[dict[str, Any]]] = {arm.name: [] for arm in self.arms}
     for arm, run in self.runs:
       if (result := read(self.path(run), arm, run.config)) is not None:
-        results[arm.name][run.config.seed] = result
+        results[arm.name].append(result)
     return results
 
   def task(self, arm: Arm, run: Run, *, kept: bool = False) -> Task:
@@ -180,9 +179,7 @@ class Study:
     )
 
 
-def run_tasks(
-  tasks: Sequence[Task], *, number: int, desc: str = "runs", until: float = math.inf
-) -> dict[str, str]:
+def run_tasks(tasks: Sequence[Task], *, number: int, desc: str = "runs") -> dict[str, str]:
   """Runs JAX commands, `number` at a time, as `jobs.run_all` does.
 
   They run on the CPU and share compiled programs in data/compiled, unless JAX_PLATFORMS and
@@ -191,7 +188,7 @@ def run_tasks(
   compiled = str(pathlib.Path("data", "compiled").absolute())
   defaults = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PLATFORMS": "cpu"}
   environment = {k: v for k, v in defaults.items() if k not in os.environ}
-  return jobs.run_all(tasks, jobs=number, environment=environment, desc=desc, until=until)
+  return jobs.run_all(tasks, jobs=number, environment=environment, desc=desc)
 
 
 def stop_if_failed(failures: Mapping[str, str], total: int):

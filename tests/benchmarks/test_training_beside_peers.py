@@ -112,8 +112,6 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
   assert f"is {factors[0][0] / 1.5:.2f} (" in line
 
 
-
-
 @pytest.mark.extra("torch", "transformers")
 @pytest.mark.parametrize(
   ("family", "name"), [("bert", "BERT"), ("modern_bert", "ModernBERT")]

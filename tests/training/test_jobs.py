@@ -64,12 +64,6 @@ def test_a_failure_is_reported_and_stops_no_other(tmp_path, capsys):
   assert capsys.readouterr().err == "1 of 1 runs are finished\n"
 
 
-def test_nothing_starts_after_the_end(tmp_path):
-  tasks = [sleeper(tmp_path, name, 1.5) for name in ("a", "b")]
-  assert jobs.run_all(tasks, jobs=1, until=time.monotonic() + 1) == {}
-  assert [(tmp_path / name).exists() for name in ("a", "b")] == [True, False]
-
-
 @pytest.mark.skipif(len(jobs.cores()) < 2, reason="needs two cores")
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinities")
 def test_each_has_cores_of_its_own(tmp_path):

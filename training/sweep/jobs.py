@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import pathlib
 import runpy
@@ -69,7 +68,6 @@ def run_all(
   jobs: int,
   environment: Mapping[str, str] | None = None,
   desc: str = "runs",
-  until: float = math.inf,
 ) -> dict[str, str]:
   """Runs the tasks that are not finished, in order; a failure does not stop the others.
 
@@ -80,7 +78,6 @@ def run_all(
     jobs: how many tasks run at a time.
     environment: variables for the commands, in addition to those of this process.
     desc: the description in the progress bar.
-    until: no task starts after this time, in seconds of `time.monotonic()`.
 
   Returns:
     The last line that each failed command printed, by the name of its task.
@@ -92,8 +89,6 @@ def run_all(
   with _Progress(tasks, waiting, jobs=jobs, desc=desc) as progress:
     try:
       while waiting or running:
-        if time.monotonic() >= until:
-          waiting.clear()
         for slot in range(jobs):
           if waiting and slot not in running:
             with _undisturbed():

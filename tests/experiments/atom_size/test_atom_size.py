@@ -1,6 +1,5 @@
 """The atom-size study: its plan, its exhibits on made-up runs, and a small real one."""
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -61,27 +60,24 @@ def test_predicted_rows_are_those_of_the_loader(layout, size, row_length, docume
   assert predicted == atoms.cut(lengths, **sizes).num_rows
 
 
-def test_every_run_is_planned_once_and_rows_of_64_first():
-  planned = list(atom_size.stages(quick=False))
-  assert len(set(planned)) == len(planned) == 132
-  of_64 = [number for number, run in enumerate(planned) if run[0] == 64]
-  assert of_64 == [*range(len(of_64))]
-  layouts = collections.Counter(layout for length, layout, _ in planned if length == 64)
-  assert set(layouts.values()) == {runs.SEEDS}
+def test_the_layouts_of_each_row_length():
+  small = atom_size.layouts_of(quick=False)
   everything = {Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS}
-  assert set(layouts) == everything | {PACKED, PADDING_ALL}
-  lengths = {(length, layout) for length, layout, _ in planned}
-  assert lengths >= set(itertools.product((32, 64, 128, 256, 512), (PACKED, PADDING_ALL)))
-  of_128 = [layout.atom for length, layout, _ in planned if length == 128]
-  assert of_128.index(2.0) < of_128.index(4.0)
+  everything |= {PACKED, PADDING_ALL}
+  assert [{*small[n]} for n in (32, 64, 128)] == [everything] * 3
+  assert runs.SEEDS * sum(map(len, small.values())) == 132
+  large = atom_size.layouts_of(scale=runs.LARGE, quick=False)
+  fewer = {layout for layout in everything if 0.25 < layout.atom < 4}
+  assert {n: {*of_length} for n, of_length in large.items()} == {128: fewer, 512: fewer}
 
 
-def test_large_runs_are_of_wikipedia(tmp_path):
+def test_large_runs_are_of_wikipedia(tmp_path, monkeypatch):
   folder = tmp_path / "text"
   folder.mkdir()
   (folder / "articles.txt").write_text("A title\nOf it.\n\nAnother\nOf that.\n")
   part = Part(tmp_path / "large", "the command", data=str(tmp_path))
-  text = atom_size.articles(part, at_least=10)
+  monkeypatch.setattr(atom_size, "TEXT_BYTES", 10)
+  text = atom_size.articles(part)
   study = runs.make_study(part.folder, 512, [PACKED], text=text, scale=runs.LARGE)
   config = study.runs[0][1].config
   assert (tmp_path / "large" / "text.txt").read_text() == "A title\nOf it.\n\n"
@@ -141,7 +137,7 @@ def made_up(arm, seed):
 def found():
   layouts = [Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS]
   return {
-    layout: {seed: made_up(layout, seed) for seed in (1, 2, 3)}
+    layout: [made_up(layout, seed) for seed in (1, 2, 3)]
     for layout in (*layouts, PADDING_ALL, PACKED)
   }
 
@@ -170,7 +166,7 @@ def test_atoms_of_a_row_are_best(found, part, kind):
   fewer = {layout: runs for layout, runs in found.items() if layout.atom != 0.25}
   text = atom_sizes(part, kind, 64, fewer, LENGTHS).text
   assert "| 1.00 |  |" in text  # ranks among fewer atoms are not beside the paper's
-  one = {layout: {1: of_layout[1]} for layout, of_layout in found.items()}
+  one = {layout: of_layout[:1] for layout, of_layout in found.items()}
   one_seed = atom_sizes(part, kind, 32, one, LENGTHS)
   assert {*outcomes(one_seed)} == {"no power"}
 
@@ -186,17 +182,16 @@ def test_the_claim_fails_if_another_atom_is_better(found, part):
 
 
 def test_ends_at_cuts_can_be_left_out(found, part):
-  run = found[PADDING][1] | {"nats": [2.0] * (STEPS + 300)}
+  run = found[PADDING][0] | {"nats": [2.0] * (STEPS + 300)}
   assert mean_nats(part, run) == pytest.approx(2)
   assert mean_nats(part, run, free=50_000) == pytest.approx(2 * 250 / 200)
   # Text costs 5 % more with atoms of half a row, whose many ends hide it.
   lengths, half = np.full(1000, 500), Layout("padding", 0.5)
   share = ends_at_cuts(lengths, half, 64) / 250_000
   assert share == pytest.approx(16 * 1000 / 250_000)
-  costly = {
-    seed: run | {"nats": [1.05 * (1 - share) * x for x in run["nats"]]}
-    for seed, run in found[PADDING].items()
-  }
+  costly = [
+    run | {"nats": [1.05 * (1 - share) * x for x in run["nats"]]} for run in found[PADDING]
+  ]
   given = {PADDING: found[PADDING], half: costly}
   exhibit = atom_sizes(part, "padding", 64, given, lengths)
   _, as_counted, if_free, *_ = exhibit.statements
@@ -229,8 +224,6 @@ def test_how_packing_compares(found, part):
   slow = SECONDS | {PACKED.name: [0.5]}  # ten times that of the others
   exhibit = layouts.packed(part, 64, found, slow)
   assert outcomes(exhibit)[:3] == ["holds", "holds", "fails"]  # steps, text, time
-  fewer = found | {PACKED: {2: found[PACKED][2], 3: found[PACKED][3]}}
-  assert "Seeds: 2." in layouts.packed(part, 64, fewer, SECONDS).text
 
 
 def test_equal_steps_are_read_where_the_shorter_run_ends():
@@ -269,7 +262,7 @@ def test_rows_are_left_out_by_words_or_by_characters(tmp_path, part):
 
 
 def test_timed_steps_are_known_though_the_config_has_a_newer_field(tmp_path, monkeypatch):
-  study = runs.make_study(tmp_path, 64, [PACKED], text=atom_size.text_of(None))
+  study = runs.make_study(tmp_path, 64, [PACKED], text={"source": "stdlib"})
   of = identity(Arm("seconds", {}), study.runs[0][1].config)
   del of["config"]["train"]["keep_memory"]  # as if it were newer
   seconds = {PACKED.name: [0.5]}
@@ -342,25 +335,23 @@ class TestTheWholeStudy:
       assert points[-1] < points[0]
     assert len({run["held_out"]["tokens"] for run in results}) == 1
 
-  def test_all_of_the_held_out_text_is_evaluated_once(self, made, text):
+  def test_all_of_the_held_out_text_is_evaluated_once(self, made):
     part, _ = made
     folder = part.folder / "wikitext" / "64"
-    fields = atom_size.text_of(str(text))
+    fields = atom_size.text_of(part)
     study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY, quick=True)
     rows = runs.Rows(study.runs[0][1].config)
     evaluated = sum(int(batch["loss_mask"].sum()) for batch in rows.held_out())
     lengths, _ = atoms.documents(rows.dataset.held_out)
     assert evaluated == lengths.sum()  # and the end tokens, less the first of each
 
-  def test_without_time_finished_runs_alone_make_the_report(self, made, tmp_path):
+  def test_published_runs_alone_make_the_report(self, made, tmp_path):
     made_part, exhibits = made
     part = dataclasses.replace(made_part, folder=tmp_path)
-    with pytest.raises(InputError, match="more --minutes"):
-      atom_size.exhibits(part, scale=TINY, minutes=0)
-    assert not list(tmp_path.rglob("runs/*.json"))  # nothing was trained
     for folder in made_part.folder.glob("wikitext/*/"):  # as they are published
       records.pack(folder, tmp_path / folder.relative_to(made_part.folder))
-    again = atom_size.exhibits(part, scale=TINY, minutes=0)
+    again = atom_size.exhibits(part, scale=TINY)
+    assert not list(tmp_path.rglob("runs/*.json"))  # nothing was trained
     assert [(x.text, x.statements) for x in again] == [
       (x.text, x.statements) for x in exhibits
     ]
@@ -370,5 +361,5 @@ class TestTheWholeStudy:
     for path in part.folder.glob("wikitext/64/runs/packed,*.json"):
       path.unlink()
     monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)
-    with pytest.raises(Stopped, match=r"8 of 8 runs failed\. rows of 64, .* not finite"):
+    with pytest.raises(Stopped, match=r"8 of 8 runs failed\. .* not finite"):
       atom_size.exhibits(part, scale=TINY)

@@ -228,7 +228,7 @@ def trained(tmp_path_factory):
 class TestStudy:
   def test_packed_training_is_unpacked_training(self, trained):
     one, *_ = trained
-    packed, unpacked = (one.results()[arm][1] for arm in ("packed", "unpacked"))
+    packed, unpacked = (one.results()[arm][0] for arm in ("packed", "unpacked"))
     assert packed["recipe"] == unpacked["recipe"]
     assert packed["sequences_a_step"] == unpacked["sequences_a_step"]
     first, last = packed["evaluations"][0], packed["evaluations"][-1]
