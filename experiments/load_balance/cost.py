@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,9 +39,6 @@ class Coefficients:
     token: on each token of a row.
     token_pair: on each pair of tokens of a row, L squared of them.
 
-  Raises:
-    InputError: one is not a number of at least 0, or all except `step` are 0.
-
   Example:
     >>> Coefficients(step=1.0, row=0.5, token=0.25, token_pair=0.125).row_seconds(4)
     3.5
@@ -52,19 +48,6 @@ class Coefficients:
   row: float
   token: float
   token_pair: float
-
-  def __post_init__(self):
-    for name, value in dataclasses.asdict(self).items():
-      number = isinstance(value, int | float) and not isinstance(value, bool)
-      if not number or not math.isfinite(value) or value < 0:
-        raise InputError(
-          f"The coefficient {name!r} is {value!r}; expected a time in seconds, at least 0."
-        )
-    if self.row + self.token + self.token_pair == 0:
-      raise InputError(
-        "The coefficients 'row', 'token' and 'token_pair' are 0, so rows take no time; "
-        "expected one of them above 0."
-      )
 
   def row_seconds(self, lengths):
     """The time of a row of this many tokens; a number or an array."""
@@ -132,20 +115,14 @@ def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
   Raises:
     InputError: the file cannot be read, or lacks one of these.
   """
-  names = [field.name for field in dataclasses.fields(Coefficients)]
   try:
     device = json.loads(pathlib.Path(path).read_text())
-    values, parameters = device["coefficients"], device["parameters"]
-    values = {name: values[name] for name in names}
+    Coefficients(**device["coefficients"])
+    Network(4 * device["parameters"])
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(
       f"{path} does not hold coefficients ({error}). Expected a JSON object with "
-      f"'parameters' of the model and 'coefficients' with {', '.join(names)}, in seconds, "
-      "as python -m experiments.load_balance writes it."
+      "'parameters' of the model and 'coefficients', in seconds, as python -m "
+      "experiments.load_balance writes it."
     ) from error
-  if type(parameters) is not int or parameters < 1:
-    raise InputError(
-      f"{path}: parameters is {parameters!r}; expected the model's number of parameters."
-    )
-  Coefficients(**values)  # checks them
-  return device | {"coefficients": values}
+  return device

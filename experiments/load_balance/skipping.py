@@ -4,11 +4,9 @@
 
 Rows cost the same only if attention computes whole rows. If it skips pairs of tokens of
 different sequences, its cost in a row is the sum of the squared lengths, and devices wait
-again. The study simulates 1 to 16,384 devices with rows of 512, 2,048 and 8,192 tokens,
-and measures steps of two processes.
-Rows of 8,192 hold the documents of FOLDER/text or, without --data or with --quick,
-documents of log-normal lengths. Writes skipping.md, skipping.json and pictures to
---workdir, and caches its plans there.
+again. The study simulates 1 to 16,384 devices with rows of 512, 2,048 and 8,192 tokens;
+rows of 8,192 hold the documents of FOLDER/text. --quick needs no FOLDER. Writes
+skipping.md, skipping.json and pictures to --workdir, and caches its plans there.
 """
 
 from __future__ import annotations
@@ -25,8 +23,9 @@ import tqdm
 
 import packing
 from experiments.lab import command, real_data
+from experiments.lab.part import Part
 from experiments.lab.plans import digest, made_once, solvers
-from experiments.load_balance import skipping_measured, skipping_report
+from experiments.load_balance import skipping_report
 from packing import Cost, Plan
 from pipeline.sources.textfiles import lines_of
 from pipeline.tokenizer import load_tokenizer
@@ -67,26 +66,19 @@ CASES = (
   Case(DOCUMENTS, 8192, multiple=64),
 )
 DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-QUICK_CASES = (Case("glue_cola_128", 128), Case(DOCUMENTS, 8192, multiple=512))
+QUICK_CASES = (Case("glue_cola_128", 128), Case("wikipedia_512", 512))
 QUICK_DEVICES = (1, 16, 64)
 
 # -------------------------------------------------------------------------- the plans
 
 
-def documents(data: str | None, folder: pathlib.Path, *, quick: bool) -> packing.Histogram:
+def documents(data: str, folder: pathlib.Path) -> packing.Histogram:
   """The lengths of documents, cut at 8,192 tokens; cached in the folder.
 
   Raises:
     InputError: the folder of data has no text or no vocabulary.
   """
   longest = 8192
-  if data is None or quick:
-    drawn = np.random.default_rng(0).lognormal(np.log(2000), 1.2, 10_000)
-    return packing.Histogram.from_lengths(
-      np.clip(drawn, 16, longest).astype(int),
-      max_sequence_length=longest,
-      source="log-normal lengths: median 2,000 tokens, sigma 1.2, at most 8,192",
-    )
   vocabulary = real_data.find(data, "bert-base-uncased-vocab.txt")
   sources = sorted(real_data.find(data, real_data.TEXT).parent.iterdir())
   made_from = [[path.name, path.stat().st_size] for path in (vocabulary, *sources)]
@@ -223,19 +215,17 @@ def _slowest(costs: np.ndarray, devices: int) -> np.ndarray:
 # ------------------------------------------------------------------------- the command
 
 
-def run(
-  workdir: pathlib.Path, data: str | None, *, quick: bool
-) -> Iterator[dict[str, Any]]:
-  """Yields the result of the simulation, then the same with measured steps.
+def run(part: Part) -> Iterator[dict[str, Any]]:
+  """Yields the result of the simulation.
 
   Raises:
     InputError: the data are missing.
-    Stopped: a measuring process failed.
   """
+  workdir, quick = part.folder, part.quick
   workdir.mkdir(parents=True, exist_ok=True)
   cases, devices = (QUICK_CASES, QUICK_DEVICES) if quick else (CASES, DEVICES)
   histograms = {
-    case: documents(data, workdir, quick=quick)
+    case: documents(part.real_data(), workdir)
     if case.histogram == DOCUMENTS
     else packing.load_histogram(case.histogram)
     for case in cases
@@ -256,8 +246,6 @@ def run(
     packs = 2**14 if quick else PACKS
     result["rows"] += simulate(case, plans[case], n, packs=packs)
   yield result
-  plan = plans[cases[0 if quick else 1]]
-  yield result | {"measured": skipping_measured.run(plan, quick=quick)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -268,8 +256,9 @@ def main(arguments: list[str] | None = None) -> int:
   command.add_data(parser)
   options = parser.parse_args(arguments)
   folder = command.folder_of(options)
+  part = Part(folder, "", quick=options.quick, data=options.data)
   return command.run_study(
-    run(folder, options.data, quick=options.quick),
+    run(part),
     folder / "skipping",
     tables=skipping_report.tables,
     draw=skipping_report.draw,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.lab.pictures import COLOURS, PERCENT, figure, save
-from experiments.load_balance.tables import by_devices, waiting
+from experiments.load_balance.tables import by_devices
 
 _SHOWN = (  # ways in pictures, with their style; tables have all ways
   ("random packs", "o-"),
@@ -39,16 +39,6 @@ def tables(result: Mapping[str, Any]) -> str:
         "how many times as much a pair may cost before whole rows are as fast:",
         by_devices(here, "{waiting:.2%}", most=_MOST),
       ]
-  if measured := result.get("measured"):
-    parts += [
-      f"Two processes, with a core each: BERT-{measured['model']}, {measured['rows']} rows "
-      f"of {measured['row_length']:,} tokens each, {measured['steps']} steps of each way, "
-      "and attention that skips blocks without a shared sequence. The share of a step that "
-      "processes wait:",
-      waiting(measured),
-    ]
-  elif "measured" in result:
-    parts.append("Steps were not measured: two processes need a core each, on Linux.")
   return "\n\n".join(parts)
 
 

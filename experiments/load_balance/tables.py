@@ -63,9 +63,7 @@ def _device(device: Mapping[str, Any]) -> list[str]:
   return [text, by_columns(rows, columns)] if rows else [text]
 
 
-def _paper_method(checked: Mapping[str, Any] | None) -> list[str]:
-  if checked is None:
-    return []
+def _paper_method(checked: Mapping[str, Any]) -> list[str]:
   fitted, one = checked["several"], checked["one"]
   text = (
     "The paper's method, applied to the simulated speed-ups of 8 devices: the fit has "

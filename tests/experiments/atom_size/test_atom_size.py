@@ -21,7 +21,6 @@ from experiments.lab import part as lab
 from experiments.lab import records
 from experiments.lab.part import Part
 from experiments.lab.study import Arm, identity
-from packing import InputError
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
