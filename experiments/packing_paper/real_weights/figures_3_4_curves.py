@@ -1,4 +1,4 @@
-"""A real encoder pretrained further on Wikipedia, packed and unpacked; Figures 1, 3, 4.
+"""A real encoder pretrained further on Wikipedia, packed and unpacked; Figures 3 and 4.
 
 From random weights BERT-tiny learns no context from 30 MB of Wikipedia (LOG.md), so its
 arms do not differ. `minilm-l6-h384` (6 layers, width 384) already knows English; it was
@@ -11,7 +11,7 @@ paragraph is a document: unpacked rows of 256 tokens are then half padding, as t
 rows of 512 are. Without --data nothing is trained.
 
 References:
-  Krell et al., https://arxiv.org/abs/2107.02027, Figures 1, 3 and 4, section 4.2.1.
+  Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4, section 4.2.1.
 """
 
 from __future__ import annotations
@@ -19,14 +19,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import packing
-import pipeline
 from experiments.lab import real_data
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
-from experiments.lab.report import table
 from experiments.lab.study import Study
-from experiments.packing_paper import figure_1_lengths as figure_1
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS, lasting
 from training import init_from
@@ -49,15 +45,6 @@ OVERRIDES: dict[str, Any] = lasting(SEQUENCES, BATCH) | {
 # A hundredth is held out, which is enough even of little text.
 QUICK_SEQUENCES = 12 * BATCH
 QUICK = lasting(QUICK_SEQUENCES, BATCH) | {"data.held_out_fraction": 0.01}
-# As BERT cuts articles, in both phases.
-AS_BERT = {
-  length: {
-    "data.documents": "blank-line",
-    "data.held_out_fraction": 0.05,
-    "data.max_sequence_length": length,
-  }
-  for length in (128, 512)
-}
 ABOUT = (
   f"{WEIGHTS} (6 layers, width 384) is pretrained further on paragraphs of Wikipedia, in "
   f"rows of {ROW_LENGTH} tokens, without dropout. All seeds start from the same encoder. "
@@ -92,50 +79,6 @@ def make_study(part: Part) -> Study:
   return study
 
 
-def lengths(part: Part, study: Study) -> Exhibit:
-  """The exhibit of lengths: of the paper's sequences, these articles' and paragraphs'."""
-  histograms = {}
-  for length, fields in AS_BERT.items():
-    histograms[f"wikipedia_{length}"] = packing.load_histogram(f"wikipedia_{length}")
-    data = {"data.directory": str(part.folder / f"as-bert-{length}")}
-    histograms[f"these articles, {length}"] = _histogram(study, fields | data)
-  histograms[f"their paragraphs, {ROW_LENGTH}"] = _histogram(study, {})
-  figure_1.draw(part.folder / "lengths.png", histograms)
-  speedups = [figure_1.theoretical_speedup(histogram) for histogram in histograms.values()]
-  rows = [
-    [
-      name,
-      f"{histogram.num_sequences:,}",
-      f"{histogram.num_tokens / histogram.num_sequences:.1f}",
-      f"{speedup:.3f}",
-    ]
-    for (name, histogram), speedup in zip(histograms.items(), speedups, strict=True)
-  ]
-  return part.exhibit(
-    "Figure 1, on articles at hand",
-    "Lengths of sequences of Wikipedia",
-    "in shape",
-    f"In rows of 512, training without padding could be {speedups[3]:.2f} times as fast on "
-    f"these articles, and {speedups[2]:.2f} times on all of Wikipedia; on the articles' "
-    f"paragraphs, in rows of {ROW_LENGTH}, {speedups[4]:.2f} times.",
-    claim="At 512 tokens half of all tokens are padding.",
-    pictures=["lengths.png"],
-    text=table(["histogram", "sequences", "mean length", "theoretical speed-up"], rows)
-    + "\n\nThe articles at hand are among the oldest, and longer than most: more of their "
-    "sequences are full.",
-  )
-
-
-def _histogram(study: Study, fields: dict[str, Any]) -> packing.Histogram:
-  """The histogram of the training sequences, with some fields of the config changed."""
-  config = study.runs[0][1].config.copy_and_resolve_references()
-  config.update_from_flattened_dict(fields)
-  dataset = pipeline.prepare_dataset(config)
-  return packing.Histogram.from_lengths(
-    dataset.train.lengths, max_sequence_length=config.data.max_sequence_length
-  )
-
-
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
   title = "Figures 3 and 4, on Wikipedia", "A real encoder trained further"
@@ -145,8 +88,7 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 def train(part: Part) -> list[Exhibit]:
   """Like `exhibits`, with real data."""
-  study = make_study(part)
-  results = study.run()
+  results = make_study(part).run()
   made = [claims.same_batch(part, results), ablation.ablation(part, results)]
   made = [
     dataclasses.replace(
@@ -154,4 +96,4 @@ def train(part: Part) -> list[Exhibit]:
     )
     for name, exhibit in zip(("Figure 3 left", "Figure 4"), made, strict=True)
   ]
-  return [lengths(part, study), *made]
+  return made

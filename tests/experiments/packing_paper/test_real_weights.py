@@ -154,16 +154,14 @@ def test_both_phases(data, tmp_path):
 def test_its_exhibits(data, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # compiled programs are kept here
   part = Part(tmp_path / "real_weights", "command", quick=True, jobs=2, data=data)
-  lengths, same, left_out = real_weights.exhibits(part)
-  assert lengths.name == "Figure 1, on articles at hand"
-  assert "| these articles, 512 |" in lengths.text
+  same, left_out = real_weights.exhibits(part)
   assert same.name == "Figure 3 left, on Wikipedia"
   assert left_out.name == "Figure 4, on Wikipedia"
   for exhibit in (same, left_out):
     assert exhibit.text.startswith(real_weights.ABOUT)
     assert exhibit.command == "command --data FOLDER"
     assert len(exhibit.statements) > 2
-  for picture in (*lengths.pictures, *same.pictures, *left_out.pictures):
+  for picture in (*same.pictures, *left_out.pictures):
     assert (part.folder / picture).stat().st_size
 
   def times():
