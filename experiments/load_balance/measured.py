@@ -1,4 +1,4 @@
-"""Training steps measured on this machine: to fit the cost model, and beside it.
+"""Training steps measured on this machine: to fit the cost model, and compared with it.
 
 In the second measurement a device is a process with a core of its own. A share is what one
 device computes in a step: with un-padding `BATCH` sequences, with packing as many packs as
@@ -108,7 +108,7 @@ def run(
     drawn = [[plan.strategies[k] for k in share] for share in packs[step]]
     todo.append([[_batch(share, plan.row_length, strategies)] for share in drawn])
   work = functools.partial(_work, todo, size=SIZE[quick], longest=lengths.longest)
-  seconds = np.array(run_together(work, devices, pinned=True)).T  # [2 steps, devices]
+  seconds = np.array(run_together(work, devices)).T  # [2 steps, devices]
   of_row = costs.row_seconds(plan.row_length)
   return {
     "model": SIZE[quick],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments.lab.report import table
 from experiments.load_balance.ways import UNPADDING
 
-# By header: a format of the row's fields, or a function of the row.
-Columns = Mapping[str, str | Callable[[Mapping[str, Any]], str]]
+Columns = Mapping[str, str]  # by header, a format of the row's fields
 
 
 def tables(result: Mapping[str, Any]) -> str:
@@ -103,15 +102,10 @@ def waiting(measured: Mapping[str, Any]) -> str:
   return by_columns([{"way": way} | x for way, x in measured["ways"].items()], columns)
 
 
-def by_columns(
-  rows: Iterable[Mapping[str, Any]], columns: Columns, *, left: Container[int] = (0,)
-) -> str:
+def by_columns(rows: Iterable[Mapping[str, Any]], columns: Columns) -> str:
   """A line for each row."""
-  cells = [
-    [cell.format(**x) if isinstance(cell, str) else cell(x) for cell in columns.values()]
-    for x in rows
-  ]
-  return table(columns, cells, left=left)
+  cells = [[cell.format(**x) for cell in columns.values()] for x in rows]
+  return table(columns, cells)
 
 
 def by_devices(

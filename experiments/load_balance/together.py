@@ -1,4 +1,4 @@
-"""Processes that work at the same time, optionally each on a core of its own.
+"""Processes that work at the same time, each on a core of its own.
 
 As devices do, they start a step together, and wait for the slowest.
 """
@@ -6,6 +6,7 @@ As devices do, they start a step together, and wait for the slowest.
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import multiprocessing
 import os
 import time
@@ -25,29 +26,21 @@ Result = TypeVar("Result")
 _barrier: Any = None  # of all processes; set in each
 
 
-def run_together(
-  work: Callable[[int], Result], number: int, *, pinned: bool
-) -> list[Result]:
+def run_together(work: Callable[[int], Result], number: int) -> list[Result]:
   """Calls work(0), work(1), ..., each in a process of its own; returns the results.
 
-  All processes have started before the first call.
+  All processes have started before the first call. Each is bound to a core of its own
+  (Linux); processes beyond the number of cores share them.
 
   Args:
     work: can be pickled; it may call `meet`.
     number: of processes.
-    pinned: whether each process is bound to a core of its own (Linux).
 
   Raises:
-    ValueError: there are fewer cores than processes to bind to one.
     Stopped: a process failed, or they took too long. By then all have ended.
   """
   context = multiprocessing.get_context("spawn")
-  places = cores()[:number] if pinned else [None] * number
-  if len(places) < number:
-    raise ValueError(
-      f"{number} processes cannot have a core each: expected at most {len(places)}, the "
-      "cores that this process may use. Start fewer, or pass pinned=False."
-    )
+  places = itertools.islice(itertools.cycle(cores()), number)
   with concurrent.futures.ProcessPoolExecutor(
     number, context, initializer=_share, initargs=(context.Barrier(number),)
   ) as pool:
@@ -118,8 +111,8 @@ def _share(barrier: Any):
   _barrier = barrier
 
 
-def _start(work: Callable[[int], Result], number: int, core: int | None) -> Result:
-  if core is not None and hasattr(os, "sched_setaffinity"):
+def _start(work: Callable[[int], Result], number: int, core: int) -> Result:
+  if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {core})  # before JAX starts as many threads as there are cores
   meet()  # a waiting process takes no second piece of work, so each gets its own
   return work(number)

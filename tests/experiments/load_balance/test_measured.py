@@ -35,8 +35,8 @@ def test_devices_take_as_long_as_predicted(small, monkeypatch):
   """The costs of the batches that each device is given, in place of its seconds."""
   _, plan, costs = small
 
-  def run_together(work, number, *, pinned):
-    assert (number, pinned) == (3, True)
+  def run_together(work, number):
+    assert number == 3
     (todo,) = work.args
     rows = [x for step in todo[::2] for share in step for x in share]
     assert len(rows) == 2 * 3 * 5

@@ -47,43 +47,37 @@ def sleep(process: int):
 
 
 def test_the_results_are_in_order():
-  assert together.run_together(abs, 3, pinned=False) == [0, 1, 2]
+  assert together.run_together(abs, 3) == [0, 1, 2]
 
 
 def test_all_meet(tmp_path):
   work = functools.partial(look_for_the_other, tmp_path)
-  assert together.run_together(work, 2, pinned=False) == [True, True]
+  assert together.run_together(work, 2) == [True, True]
 
 
 def test_each_has_a_core_of_its_own():
   number = min(2, len(cores()))
-  found = together.run_together(own_cores, number, pinned=True)
+  found = together.run_together(own_cores, number)
   assert found == [{core} for core in cores()[:number]]
 
 
 def test_each_is_a_process_of_its_own_even_if_the_work_is_short(monkeypatch):
   monkeypatch.setattr(together, "_share", start_late)
-  assert len(set(together.run_together(identity, 3, pinned=False))) == 3
-
-
-def test_more_processes_than_cores_are_refused(monkeypatch):
-  monkeypatch.setattr(together, "cores", lambda: [0, 1])
-  with pytest.raises(ValueError, match=r"^3 processes .* expected at most 2, the cores"):
-    together.run_together(abs, 3, pinned=True)
+  assert len(set(together.run_together(identity, 3))) == 3
 
 
 def test_a_failure_ends_all():
   with pytest.raises(Stopped, match=r"measuring process failed. OSError: lost$"):
-    together.run_together(fail_in_process_1, 2, pinned=False)
+    together.run_together(fail_in_process_1, 2)
   assert not multiprocessing.active_children()
 
 
 def test_a_process_that_dies_ends_all():
   with pytest.raises(Stopped, match="BrokenProcessPool"):
-    together.run_together(os._exit, 2, pinned=False)
+    together.run_together(os._exit, 2)
 
 
 def test_time_is_limited(monkeypatch):
   monkeypatch.setattr(together, "MINUTES", 0.01)
   with pytest.raises(Stopped, match="TimeoutError: 1 "):
-    together.run_together(sleep, 1, pinned=False)
+    together.run_together(sleep, 1)
