@@ -33,23 +33,24 @@ from training.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPTHS = (2, 3, 4, 8, None)
+LIMIT = 120  # seconds of one packer's run, at most
 
 
-def _in_process(packer: str, workload: str, seed: int, limit: float) -> dict:
+def _in_process(packer: str, workload: str, seed: int) -> dict:
   command = [sys.executable, "-m", "benchmarks.packers", packer, workload, str(seed)]
   try:
     done = subprocess.run(
-      command, cwd=ROOT, capture_output=True, text=True, timeout=limit, check=False
+      command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
     )
   except subprocess.TimeoutExpired:
-    return {"failed": f"> {limit:.0f} s"}
+    return {"failed": f"> {LIMIT} s"}
   if done.returncode:
     lines = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
     return {"failed": lines[-1][:60]}
   return json.loads(done.stdout.splitlines()[-1])
 
 
-def _peers(seeds: int, limit: float) -> Iterator[dict]:
+def _peers(seeds: int) -> Iterator[dict]:
   """Runs each packer on each workload."""
   installed = [n for n, (m, *_) in PACKERS.items() if importlib.util.find_spec(m)]
   for name in PACKERS:
@@ -59,7 +60,7 @@ def _peers(seeds: int, limit: float) -> Iterator[dict]:
   bounds = {name: [_lower_bound(name, seed) for seed in range(seeds)] for name in WORKLOADS}
   with Progress("packers", total=len(cells), unit="workloads") as progress:
     for workload, name in progress.over(cells):
-      yield _peer(workload, name, bounds[workload], limit)
+      yield _peer(workload, name, bounds[workload])
 
 
 def _lower_bound(workload: str, seed: int) -> int:
@@ -70,11 +71,11 @@ def _lower_bound(workload: str, seed: int) -> int:
   return plan.lower_bound
 
 
-def _peer(workload: str, name: str, bounds: list[int], limit: float) -> dict:
+def _peer(workload: str, name: str, bounds: list[int]) -> dict:
   record: dict = {"workload": workload, "packer": name, "kind": PACKERS[name][1]}
   runs: list[dict] = []
   for seed in range(len(bounds)):
-    runs.append(_in_process(name, workload, seed, limit))
+    runs.append(_in_process(name, workload, seed))
     if "failed" in runs[-1]:
       return record | runs[-1]
   packs = [run["packs"] for run in runs]
@@ -99,12 +100,12 @@ def _peer_row(record: dict) -> dict[str, str]:
   }
 
 
-def _speed(slow: bool) -> Iterator[dict]:
+def _speed() -> Iterator[dict]:
   """Times our algorithms one after the other, in one process."""
   cases: list[tuple[str, int | None, str, int]] = [("wikipedia_512", 3, "nnlshp", 1)]
   cases += [("wikipedia_512", depth, "optimal", 3) for depth in DEPTHS]
   cases += [("wikipedia_512", None, name, 3) for name in ("spfhp", "lpfhp", "ffd", "bfd")]
-  cases += [("wikipedia_2048", depth, "optimal", 1) for depth in (None, 3, *[8] * slow)]
+  cases += [("wikipedia_2048", depth, "optimal", 1) for depth in (None, 3)]
   with Progress("speed", total=len(cases) + 2, unit="plans") as progress:
     for name, depth, algorithm, repeats in cases:
       seconds, plan = _pack(name, depth, algorithm, repeats)
@@ -211,23 +212,19 @@ def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__)
   parser.add_argument("--only", choices=("speed", "peers", "optimal"))
   add(parser, "--seeds", 3, "orders of arrival")
-  add(parser, "--limit", 120, "most seconds of one packer's run")
-  parser.add_argument("--slow", action="store_true", help="also 2,048 tokens at depth 8")
   add_picture(parser)
   options = parser.parse_args(arguments)
   if options.picture and options.only in ("speed", "optimal"):
     parser.error(f"--picture shows the peers, which --only={options.only} leaves out")
-  if options.slow and options.only in ("peers", "optimal"):
-    parser.error(f"--slow adds a row of speed, which --only={options.only} leaves out")
   results: dict[str, list[dict]] = {}
   print(f"{machine()}\n")
   if options.only in (None, "speed"):
-    speed = _speed(options.slow)
+    speed = _speed()
     results["speed"] = print_table(speed, _speed_row, left=["what"])
   if options.only == "optimal":
     results["optimal"] = print_table(_optimal(), _optimal_row, left=["histogram"])
   if options.only in (None, "peers"):
-    peers = _peers(options.seeds, options.limit)
+    peers = _peers(options.seeds)
     print()
     results["peers"] = print_table(peers, _peer_row, left=("lengths", "packer"))
   write(options, machine(), **results)
