@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import operator
 
 import numpy as np
 
@@ -68,8 +67,6 @@ class Plan:
 
   def __post_init__(self):
     self._check_counts()
-    if not isinstance(self.algorithm, str):
-      raise InputError(f"algorithm is {short_repr(self.algorithm)}; expected a name.")
     geometry = Geometry.for_histogram(
       self.histogram,
       row_length=self.row_length,
@@ -97,33 +94,25 @@ class Plan:
     )
 
   def _check_counts(self):
-    counts = np.asarray(self.repeat_counts)
-    if counts.ndim != 1 or counts.size != len(self.strategies) or counts.size == 0:
+    counts = np.asarray(self.repeat_counts).tolist()
+    if not counts or len(counts) != len(self.strategies):
       raise InputError(
-        f"Expected a repeat count for each of the {len(self.strategies)} strategies, at "
-        f"least one; found shape {counts.shape}."
+        f"Expected a repeat count for each of {len(self.strategies)} strategies, at least "
+        f"one; found {short_repr(counts)}."
       )
     most = self.num_sequences  # this limit keeps all later sums from overflowing
-    checked = [
-      check_integer("A repeat count", n, at_least=1, at_most=most) for n in counts.tolist()
-    ]
-    self._set(repeat_counts=np.array(checked, np.int64))
+    for count in counts:
+      check_integer("A repeat count", count, at_least=1, at_most=most)
+    self._set(repeat_counts=np.array(counts, np.int64))
 
   def _check_partition(self):
-    depths = self._depths
     slots = np.fromiter(itertools.chain.from_iterable(self.strategies), np.int64)
-    total = sum(map(operator.mul, self.repeat_counts.tolist(), depths.tolist()))
-    if total > self.num_sequences:
-      raise InputError(
-        f"The plan uses {total} sequences; the histogram has {self.num_sequences}. Make "
-        "the plan again."
-      )
     used = np.zeros_like(self.histogram.counts)
-    np.add.at(used, slots - 1, np.repeat(self.repeat_counts, depths))
+    np.add.at(used, slots - 1, np.repeat(self.repeat_counts, self._depths))
     for index in np.flatnonzero(used != self.histogram.counts)[:1]:
       raise InputError(
         f"The plan uses {used[index]} sequences of length {index + 1}; the histogram "
-        f"has {self.histogram.counts[index]}."
+        f"has {self.histogram.counts[index]}. Make the plan again."
       )
 
   @property
@@ -226,7 +215,7 @@ class Plan:
     depths = self._depths
     packs = np.zeros(int(depths.max()) + 1, np.int64)
     np.add.at(packs, depths, self.repeat_counts)
-    tokens = np.array([sum(s) for s in self.strategies], object)
+    tokens = np.array([sum(s) for s in self.strategies], np.int64)
     names = {field.name for field in dataclasses.fields(Certificate)}
     return Certificate(
       **{name: getattr(self, name) for name in names if hasattr(self, name)},
@@ -234,7 +223,7 @@ class Plan:
       num_sequences_in=self.num_sequences,
       num_sequences_out=int(depths @ self.repeat_counts),
       num_tokens_in=self.histogram.num_tokens,
-      num_tokens_out=int(tokens @ self.repeat_counts.astype(object)),
+      num_tokens_out=int(tokens @ self.repeat_counts),
       bound_proof="simple" if self.lower_bound == self._problem.simple_bound else "weights",
       packs_by_depth={d: int(n) for d, n in enumerate(packs) if n},
     )

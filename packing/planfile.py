@@ -76,28 +76,13 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
     )
   try:
     entry = content["histogram"]
-    size = entry["max_sequence_length"]
-    pairs = np.array(entry["counts"])
-    if type(size) is not int or pairs.dtype.kind != "i" or pairs.shape[1:] != (2,):
-      raise TypeError("histogram")
-    if not ((pairs[:, 0] >= 1) & (pairs[:, 0] <= size)).all() or size > 2**24:
-      raise ValueError("lengths out of range")
-    counts = np.zeros(size, np.int64)
-    counts[pairs[:, 0] - 1] = pairs[:, 1]
-    stored = Histogram(counts, source=str(entry["source"]))
+    counts = np.zeros(entry["max_sequence_length"], np.int64)
+    for length, count in entry["counts"]:
+      counts[length - 1] = count
+    stored = Histogram(counts, source=entry["source"])
     _check_sha256(stored, entry["sha256"], histogram)
-    weights, details = content["bound_weights"], content["details"]
-    if not isinstance(details, dict):
-      raise TypeError("details")
-    return Plan(
-      histogram=stored,
-      strategies=[tuple(map(_integer, s)) for s in content["strategies"]],
-      repeat_counts=_integers(content["repeat_counts"]),
-      algorithm=content["algorithm"],
-      bound_weights=None if weights is None else _integers(weights),
-      details=details,
-      **{name: content[name] for name in _GEOMETRY},
-    )
+    names = ("strategies", "repeat_counts", "algorithm", "bound_weights", "details")
+    return Plan(stored, **{name: content[name] for name in (*names, *_GEOMETRY)})
   except InputError as error:
     raise InputError(f"{path}: {error}") from error
   except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
@@ -118,13 +103,3 @@ def _check_sha256(stored: Histogram, sha256, histogram: Histogram | None):
       f"sha256 {stored.sha256[:12]}..., not {histogram.num_sequences}, "
       f"{histogram.sha256[:12]}.... Make a plan for this one."
     )
-
-
-def _integer(value) -> int:
-  if type(value) is not int:
-    raise TypeError(f"{value!r} is not a whole number")
-  return value
-
-
-def _integers(values) -> np.ndarray:
-  return np.array([_integer(value) for value in values], np.int64)

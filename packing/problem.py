@@ -203,12 +203,6 @@ class Geometry:
       checked = [tuple(sorted(map(operator.index, s))) for s in strategies]
     except TypeError as error:
       raise InputError(f"Expected strategies of whole numbers; {error}.") from error
-    rules = ""
-    if self.length_multiple > 1 or self.separator_tokens:
-      rules = (
-        f", with separators of {self.separator_tokens} and lengths rounded up to a "
-        f"multiple of {self.length_multiple}"
-      )
     depth, longest = self.max_sequences_per_pack, histogram.max_sequence_length
     for strategy, times in collections.Counter(checked).items():
       mistake = ""
@@ -217,9 +211,9 @@ class Geometry:
       elif strategy[0] < 1 or strategy[-1] > longest:
         mistake = f"has a length out of range; expected 1 to {longest}"
       elif times > 1:
-        mistake = "occurs more than once; expected it once. Add up its repeat counts"
+        mistake = "occurs more than once. Add up its repeat counts"
       elif (tokens := self.tokens(strategy)) > self.row_length:
-        mistake = f"has {tokens} tokens{rules}; the row has {self.row_length}"
+        mistake = f"has {tokens} tokens; the row has {self.row_length}"
       if mistake:
         raise InputError(f"Strategy {short_repr(strategy)} {mistake}.")
     return checked

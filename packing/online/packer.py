@@ -207,11 +207,6 @@ class OnlinePacker:
     held += [oldest for oldest, _ in self._packs.values()]
     self._oldest = min(held, default=self._arrivals)
 
-  def names(self) -> list[object]:
-    """The names of the sequences that wait or are in open packs, in no particular order."""
-    waiting = [name for *_, name in self._waiting]
-    return waiting + [x for _, content in self._packs.values() for x, _ in content]
-
   def state(self) -> dict:
     """The packer's whole state, as an object that JSON can store.
 
@@ -245,7 +240,7 @@ class OnlinePacker:
     """Makes a packer that continues from a state.
 
     Raises:
-      InputError: the argument is not a state of this version, or is inconsistent.
+      InputError: the argument is not a state of this version.
     """
     if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
       raise InputError(
@@ -262,45 +257,11 @@ class OnlinePacker:
         space = packer._row_length - sum(length for _, length in content)
         packer._open.append((space, number))
       packer._open.sort()
-      packer._check()
     except (KeyError, TypeError, ValueError) as error:
       raise InputError(
         f"The state of OnlinePacker is damaged ({type(error).__name__}: {error})."
       ) from error
     return packer
-
-  def _check(self):
-    """Refuses a state that no packer can be in.
-
-    Raises:
-      ValueError: what is wrong.
-    """
-    packs = list(self._packs.values())
-    held = [length for length, _, _ in self._waiting]
-    held += [length for _, content in packs for _, length in content]
-    arrivals = [-late for _, late, _ in self._waiting] + [oldest for oldest, _ in packs]
-    counters = [self._arrivals, self._opened, *held, *arrivals, *self._packs]
-    for wrong, what in (
-      (
-        any(type(n) is not int or n < 0 for n in counters),
-        "a number is not a whole number",
-      ),
-      (any(not 1 <= n <= self._row_length for n in held), "a length is out of range"),
-      (any(n >= self._arrivals for n in arrivals), "a sequence has not arrived yet"),
-      (len(held) > self._arrivals, "there are more sequences than arrived"),
-      (any(space < 0 for space, _ in self._open), "a pack overflows its row"),
-      (any(not 1 <= len(c) < self._depth for _, c in packs), "a pack is empty or full"),
-      (len(self._open) > self._most_packs, "too many packs are open"),
-      (len(packs) < len(self._open), "two packs have the same number"),
-      (any(n >= self._opened for n in self._packs), "a pack has not been opened yet"),
-      (len(self._waiting) > self._look_ahead, "too many sequences wait"),
-      (
-        self._waiting != sorted(self._waiting, key=_no_name),
-        "waiting sequences are unsorted",
-      ),
-    ):
-      if wrong:
-        raise ValueError(what)
 
 
 def _length(waiting):

@@ -116,35 +116,22 @@ class StreamPacker:
     """Continues from the point where `state` was called.
 
     Raises:
-      InputError: the argument is not a state of this class, has other options, or is
-        damaged; then nothing changes.
+      InputError: the argument is not a state of this class, or has other options; then
+        nothing changes.
     """
     if not isinstance(state, Mapping) or set(state) != _FIELDS:
       raise InputError("Expected a state of StreamPacker, found another.")
-    before, now = state["packer"], self._packer.state()
-    if not isinstance(before, Mapping):
-      raise InputError("Expected a state of StreamPacker, found one without a packer.")
+    packer = OnlinePacker.from_state(state["packer"])
+    before, now = packer.state(), self._packer.state()
     for name in OnlinePacker.OPTIONS:
-      if before.get(name) != now[name]:
+      if before[name] != now[name]:
         raise InputError(
-          f"The state was saved with {name}={before.get(name)}; this is {now[name]}. "
-          "Resume with the same options."
+          f"The state was saved with {name}={before[name]}; this is {now[name]}. Resume "
+          "with the same options."
         )
-    packer = OnlinePacker.from_state(dict(before))
-    try:
-      held = {number: decode(example) for number, example in state["held"]}
-      ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
-      names = set(packer.names())
-    except (KeyError, TypeError, ValueError) as error:
-      raise InputError(
-        f"The state of StreamPacker is damaged: {error}. Resume from another state."
-      ) from error
-    if held.keys() != names:
-      raise InputError(
-        "The state of StreamPacker is damaged: its examples are not those of its packs. "
-        "Resume from another state."
-      )
-    self._packer, self._held, self._ready = packer, held, ready
+    self._packer = packer
+    self._held = {number: decode(example) for number, example in state["held"]}
+    self._ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
 
 
 def encode(value: Any) -> Any:

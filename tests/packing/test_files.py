@@ -66,7 +66,7 @@ def test_another_histogram_is_refused(path):
     (["repeat_counts", 0], 1, "The plan uses 1 sequences"),
     (["repeat_counts", 0], 10**6, "at most 88641"),
     (["strategies", 0], [384, 128], "tokens"),
-    (["strategies", 0, 0], "a", "damaged"),
+    (["strategies", 0, 0], 0, "a length out of range"),
     (["bound_weights"], [1, 2], "bound_weights"),
     (["bound_weights", 0], 2**62, "bound_weights"),
     (["histogram"], None, "damaged"),

@@ -147,8 +147,6 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
   assert len(made.results("packed")) == 1
 
 
-<<<<<<< HEAD
-=======
 def test_published_runs_have_the_configs_of_today(real, tmp_path):
   part = Part(tmp_path, "command", seeds=5, data=str(real))
   (made,) = finetuning.make_tasks(part, ["cola"])
@@ -157,33 +155,6 @@ def test_published_runs_have_the_configs_of_today(real, tmp_path):
     assert agrees(records.read(path)["config"], run.config.to_dict())
 
 
-def test_the_longest_run_of_a_seed_is_first(real, tmp_path, monkeypatch):
-  started: list[str] = []
-
-  def run_tasks(tasks, **_):
-    started.extend(task.name for task in tasks)
-    return {}
-
-  monkeypatch.setattr(runs, "run_tasks", run_tasks)
-  part = Part(tmp_path, "command", seeds=2, data=str(real))
-  tasks = finetuning.make_tasks(part, ["squad", "cola"])
-  runs.run_all(tasks, number=2)
-  expected = [
-    f"{task}, {arm},seed={seed}"
-    for seed in (1, 2)
-    for task, arm in [
-      ("cola", "unpacked"),
-      ("squad", "unpacked"),
-      ("cola", "packed"),
-      ("cola", "no_mask"),
-      ("squad", "packed"),
-      ("squad", "no_mask"),
-    ]
-  ]
-  assert started == expected
-
-
->>>>>>> 4df81e8 (A test that published fine-tuning runs have the configs of today)
 def test_some_examples_are_drawn(real, tmp_path):
   files = real_tasks.files("cola", real, tmp_path, at_most=20)
   drawn = pathlib.Path(files.source).read_text().splitlines()
