@@ -15,7 +15,6 @@ import jax
 import tqdm
 
 from model import hf, weights
-from model.config import MAX_VOCAB_MULTIPLE
 from model.files import NotWritten, check_new_folder, whole_folder
 from model.hf.tokenizer import BYTE_LEVEL_FILES, copy_byte_level
 from model.testing import verify
@@ -101,21 +100,9 @@ Training can start from either of the two:
   command.add_argument(
     "--out", metavar="FOLDER", required=True, help="folder to write; new or empty"
   )
-  command.add_argument(
-    "--vocab-multiple",
-    metavar="N",
-    type=int,
-    default=1,
-    help="pad the token embedding to a multiple of N entries (default: 1)",
-  )
 
 
 def _import(options) -> dict:
-  if not 1 <= options.vocab_multiple <= MAX_VOCAB_MULTIPLE:
-    raise weights.WeightsError(
-      f"--vocab-multiple is {options.vocab_multiple}; expected at least 1 and at most "
-      f"{MAX_VOCAB_MULTIPLE}: no hardware gains by more, and each entry takes memory."
-    )
   check_new_folder(options.out)
   stored = hf.open_model(options.directory)
   if stored.step is not None:
@@ -123,14 +110,12 @@ def _import(options) -> dict:
       f"{options.directory} is already a folder of this project; expected a Hugging Face "
       "directory. Pass the folder to --config.model.init_from without importing it."
     )
-  config, params = weights.resize_vocabulary(
-    stored.config, stored.load(), multiple=options.vocab_multiple
-  )
+  params = stored.load()
   with whole_folder(options.out) as partial:
     weights.save(partial, params)
     weights.describe(
       partial,
-      config,
+      stored.config,
       head=stored.head,
       vocabulary=stored.vocabulary,
       labels=stored.labels,

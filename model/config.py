@@ -39,7 +39,6 @@ SIZES = {
   "large": (24, 1024),
 }
 HEAD_SIZE = 64  # in all of these sizes and in GPT-2's
-MAX_VOCAB_MULTIPLE = 2**16  # wider than any matrix unit
 
 
 def fastest_dtype() -> jnp.dtype:
@@ -118,11 +117,6 @@ class ModelConfig:
         raise ValueError(
           f"{field.name} is {getattr(self, field.name)}; expected at least 1."
         )
-    if self.vocab_multiple > MAX_VOCAB_MULTIPLE:
-      raise ValueError(
-        f"vocab_multiple is {self.vocab_multiple}; expected at most {MAX_VOCAB_MULTIPLE}: "
-        "no hardware gains by more, and each entry takes memory."
-      )
     for name in ("layer_norm_epsilon", "initializer_range"):
       if not 0 < getattr(self, name) < math.inf:
         raise ValueError(

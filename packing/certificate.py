@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from packing import files
 
@@ -59,8 +58,7 @@ class Certificate:
 
   def save(self, path):
     """Writes the certificate as one JSON object."""
-    text = json.dumps(self.as_dict(), indent=1)
-    files.write_text(path, text + "\n")
+    files.write_json(path, self.as_dict())
 
   def __str__(self) -> str:
     depth = self.max_sequences_per_pack

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from packing.errors import InputError, short_repr
+from packing.errors import InputError
 
 
 def write_text(path, text: str):
@@ -18,14 +18,23 @@ def write_text(path, text: str):
   write_bytes(path, text.encode())
 
 
+def write_json(path, value):
+  """Writes a JSON file atomically; rejects NaN, which JSON does not have."""
+  write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
 def write_bytes(path, data: bytes):
   """Writes a file atomically: readers see the old file or the complete new one.
 
   Raises:
-    InputError: the file cannot be written; nothing is left behind.
+    NotWritten: the file cannot be written; nothing is left behind.
   """
   with whole_file(path) as file:
     file.write(data)
+
+
+class NotWritten(InputError, OSError):
+  """A file or folder could not be written, because the disk is full for example."""
 
 
 @contextlib.contextmanager
@@ -33,20 +42,21 @@ def whole_file(path) -> Iterator[BinaryIO]:
   """Opens a file for writing; it gets its name when the block ends without an error.
 
   Raises:
-    InputError: the file cannot be written; nothing is left behind.
+    NotWritten: an InputError and an OSError: the file cannot be written; nothing is left
+      behind.
   """
-  path, descriptor, temporary = _temporary(path)
+  partial = _partial(path)
   try:
-    with os.fdopen(descriptor, "wb") as file:
+    with partial.open("xb") as file:
       yield file
       file.flush()
       os.fsync(file.fileno())
-    os.replace(temporary, path)
+    os.replace(partial, path)
   except BaseException as error:
-    with contextlib.suppress(FileNotFoundError):
-      os.unlink(temporary)
+    with contextlib.suppress(OSError):
+      partial.unlink()
     if isinstance(error, OSError):
-      raise InputError(f"Cannot write {path}: {error.strerror}.") from error
+      raise NotWritten(f"Cannot write {path}: {error.strerror or error}.") from error
     raise
 
 
@@ -54,26 +64,24 @@ def check_writable(path):
   """Checks that a file can be written, before the long work of computing its content.
 
   Raises:
-    InputError: the file cannot be written.
+    NotWritten: the file cannot be written.
   """
-  _, descriptor, temporary = _temporary(path)
-  os.close(descriptor)
-  os.unlink(temporary)
-
-
-def _temporary(path) -> tuple[pathlib.Path, int, pathlib.Path]:
-  """The path, and the descriptor and name of an open temporary file in its folder."""
-  path = pathlib.Path(path)
+  partial = _partial(path)
   try:
-    if path.exists() and not path.is_file():
-      raise InputError(
-        f"Cannot write {path}: it exists and is not a file. Choose another name."
-      )
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    return path, os.open(temporary, flags, 0o666), temporary  # as open() would make it
+    partial.touch(exist_ok=False)
+    partial.unlink()
   except OSError as error:
-    raise InputError(f"Cannot write {short_repr(str(path))}: {error.strerror}.") from error
+    raise NotWritten(f"Cannot write {path}: {error.strerror}.") from error
+
+
+def _partial(path) -> pathlib.Path:
+  """The name of a new temporary file in the same folder."""
+  path = pathlib.Path(path)
+  if path.exists() and not path.is_file():
+    raise NotWritten(
+      f"Cannot write {path}: it exists and is not a file. Choose another name."
+    )
+  return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 def read_json(path, *, what: str) -> dict:
@@ -89,9 +97,7 @@ def read_json(path, *, what: str) -> dict:
   try:
     text = pathlib.Path(path).read_text(encoding="utf-8")
   except OSError as error:
-    raise InputError(
-      f"Cannot read {short_repr(str(path))}: {error.strerror}. Expected {what}."
-    ) from error
+    raise InputError(f"Cannot read {path}: {error.strerror}. Expected {what}.") from error
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is not text; expected {what}.") from error
   try:

@@ -181,7 +181,7 @@ def test_a_full_disk_is_told_in_a_line_with_status_1(stored, tmp_path):
     assert len(line) < 800
   assert "Traceback" not in result.stderr
   # Threads of TensorStore may still write to what has another name.
-  assert [path for path in place.iterdir() if ".partial-" not in path.name] == []
+  assert [path for path in place.iterdir() if ".partial" not in path.name] == []
 
 
 def test_the_module_is_a_program(tmp_path):
