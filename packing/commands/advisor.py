@@ -26,7 +26,6 @@ _NEAR = 1.01  # a shorter row is preferred if it is at most this much slower
 # Row lengths tried in addition to the maximum sequence length, as multiples of it; rounded
 # up to a multiple of 8. Longer rows can pack better (section Q).
 _ROWS = (1.25, 1.5, 2)
-_DEVICES = (1, 8, 64, 512)  # numbers of devices in `unpadding`
 _WORK_LIMIT = 10**9  # units of `Effort` for the advised plan
 
 
@@ -80,8 +79,6 @@ class Advice:
     padding: padding tokens / all tokens if every sequence has its own row, a fraction.
     choices: the ways to treat padding, the fastest first.
     packs: packing by row length; the advised plan, and LPFHP without a depth limit.
-    unpadding: by number of devices, the expected speed-up if each device computes one
-      sequence at a time, without padding, and all wait for the slowest.
     recommendation: the name of the best choice that keeps sequences whole and apart.
     algorithm: "optimal", or "auto" if there are too many different lengths for `optimal`.
     depth: the advised depth limit for rows of the maximum sequence length, the rows that
@@ -95,7 +92,6 @@ class Advice:
   padding: float
   choices: list[Choice]
   packs: list[PackChoice]
-  unpadding: dict[int, float]
   recommendation: str
   algorithm: str
   depth: int
@@ -120,7 +116,6 @@ class Advice:
       "packing_factor": self.plan.packing_factor,
       "choices": [dataclasses.asdict(c) for c in self.choices],
       "packs": [dataclasses.asdict(p) for p in self.packs],
-      "unpadding": self.unpadding,
       "reasons": self.reasons,
     }
 
@@ -214,11 +209,6 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
       "mask; every device has the same work",
     ),
   ]
-  shares = np.cumsum(counts) / n
-  costs = cost(lengths.astype(np.float64))  # of each sequence at its own length
-  unpadding = {
-    devices: padded / n / _expected_maximum(costs, shares, devices) for devices in _DEVICES
-  }
   named = {c.name: c for c in choices}
   recommendation = "pad"
   if named["pack"].speed_up >= _WORTH:
@@ -231,58 +221,36 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
     padding=1 - tokens / (n * size),
     choices=sorted(choices, key=lambda c: -c.speed_up),
     packs=list(packs.values()),
-    unpadding=unpadding,
     recommendation=recommendation,
     algorithm=algorithm,
     depth=of_train,
     plan=plan,
-    reasons=_reasons(recommendation, named, plan, unpadding, chosen),
+    reasons=_reasons(recommendation, named, plan, chosen),
   )
 
 
-def _expected_maximum(values, shares, draws: int) -> float:
-  """The mean of the largest of several independent draws.
-
-  Args:
-    values: the possible values, ascending.
-    shares: for each value, the probability that a draw is at most this value.
-    draws: the number of draws.
-  """
-  below = np.concatenate([[0.0], shares]) ** draws
-  return float(np.diff(below) @ values)
-
-
-def _reasons(recommendation, named, plan, unpadding, chosen) -> list[str]:
+def _reasons(recommendation, named, plan, chosen) -> list[str]:
   pack_choice, bucket = named["pack"], named["bucket"]
-  reasons = []
   if recommendation == "pad":
-    reasons.append(
+    return [
       f"Packing would reach only {pack_choice.speed_up:.3f} times the speed of padding, "
       "which is not worth a change."
-    )
-  elif recommendation == "bucket":
-    reasons.append(
+    ]
+  if recommendation == "bucket":
+    return [
       f"Bucketing into {bucket.num_shapes} lengths reaches {bucket.speed_up:.2f} times the "
       f"speed of padding, packing {pack_choice.speed_up:.2f} times: packed rows also "
       "compute attention between sequences, unless the kernel skips it "
       f"({chosen.speed_up_blocks:.2f} times then). Use buckets if you can compile "
       f"{bucket.num_shapes} shapes and batch by length; otherwise pack."
-    )
-  else:
-    reasons += [
-      f"Pack into rows of {plan.row_length} tokens, at most "
-      f"{chosen.max_sequences_per_pack} to a pack: {pack_choice.speed_up:.2f} times the "
-      f"speed of padding ({chosen.speed_up_blocks:.2f} where attention skips the blocks of "
-      "other sequences), with one shape.",
-      f"This takes {plan.num_packs:,} packs; {plan.lower_bound:,} is the proven minimum.",
-      f"The share of padding falls from {1 - named['pad'].efficiency:.1%} to "
-      f"{1 - plan.efficiency:.2%}. A batch of B rows holds {plan.packing_factor:.2f} B "
-      "sequences, so divide the batch size by this factor, or adjust the schedule.",
     ]
-  reasons.append(
-    "Packing gives every device the same work. Ragged batches do not: with one sequence "
-    "per device, where all wait for the slowest, they reach speed-ups of "
-    + ", ".join(f"{s:.2f} on {d}" for d, s in unpadding.items())
-    + " devices."
-  )
-  return reasons
+  return [
+    f"Pack into rows of {plan.row_length} tokens, at most "
+    f"{chosen.max_sequences_per_pack} to a pack: {pack_choice.speed_up:.2f} times the "
+    f"speed of padding ({chosen.speed_up_blocks:.2f} where attention skips the blocks of "
+    "other sequences), with one shape.",
+    f"This takes {plan.num_packs:,} packs; {plan.lower_bound:,} is the proven minimum.",
+    f"The share of padding falls from {1 - named['pad'].efficiency:.1%} to "
+    f"{1 - plan.efficiency:.2%}. A batch of B rows holds {plan.packing_factor:.2f} B "
+    "sequences, so divide the batch size by this factor, or adjust the schedule.",
+  ]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from packing import files
-from packing.errors import InputError, check_integer, short_repr
-from packing.histogram import MAX_SEQUENCE_LENGTH, Histogram
+from packing.errors import InputError, short_repr
+from packing.histogram import Histogram
 
 _PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
 _HISTOGRAM = 'a histogram, {"max_sequence_length": S, "counts": [S whole numbers]}'
@@ -26,20 +26,9 @@ def read_histogram(path) -> Histogram:
     InputError: the file has another format, or its counts are not a histogram.
   """
   content = files.read_json(path, what=_HISTOGRAM)
-  missing = {"max_sequence_length", "counts"} - content.keys()
-  if missing:
-    raise InputError(
-      f"{path} has no {' and no '.join(sorted(missing))}; expected {_HISTOGRAM}."
-    )
-  size, counts = content["max_sequence_length"], content["counts"]
-  check_integer(
-    f"{path}: max_sequence_length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH
-  )
+  size, counts = content.get("max_sequence_length"), content.get("counts")
   if not isinstance(counts, list) or len(counts) != size:
-    raise InputError(
-      f"{path}: counts is {short_repr(counts)}; expected a list of {size} numbers, one for "
-      "each length up to max_sequence_length."
-    )
+    raise InputError(f"{path} has {short_repr(counts)} as counts; expected {_HISTOGRAM}.")
   try:
     return Histogram(np.array(counts), source=str(content.get("source", path)))
   except InputError as error:
@@ -102,11 +91,10 @@ def prepared_length(path) -> int:
 def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path]:
   tables = sorted(
     p
-    for p in path.rglob("*")
+    for p in path.rglob("*.*")
     if p.suffix in (".arrow", ".parquet")
     and not p.name.startswith("cache-")
-    # Nor in hidden folders, such as .ipynb_checkpoints.
-    and not any(part.startswith(".") for part in p.relative_to(path).parts)
+    and "/." not in f"/{p.relative_to(path).as_posix()}"  # such as .ipynb_checkpoints
   )
   if not tables:
     raise InputError(
@@ -153,12 +141,12 @@ def _split_name(path: pathlib.Path) -> str:
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:
   if path.suffix == ".npy":
     return _from_npy(path), None
-  if path.suffix in (".arrow", ".feather", ".parquet"):
+  if path.suffix in (".arrow", ".parquet"):
     return _from_table(path, column)
-  if path.suffix in (".txt", ".text", ".lengths", ""):
+  if path.suffix in (".txt", ""):
     return _from_text(path), None
   raise InputError(
-    f"{path} ends in {path.suffix!r}; expected .npy, .txt, .arrow, .feather or .parquet."
+    f"{path} ends in {path.suffix!r}; expected .npy, .txt, .arrow or .parquet."
   )
 
 
@@ -169,20 +157,16 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
     raise InputError(
       f"{path} is not a .npy file of numbers ({error}). Write one with numpy.save."
     ) from error
-  if lengths.ndim != 1:
-    raise InputError(f"{path} has shape {lengths.shape}; expected a vector of lengths.")
-  if lengths.dtype.kind not in "iu":
-    raise InputError(f"{path} holds {lengths.dtype}; expected integers, the lengths.")
+  if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+    raise InputError(
+      f"{path} has shape {lengths.shape} of {lengths.dtype}; expected a vector of lengths."
+    )
   return np.array(lengths)
 
 
 def _from_text(path: pathlib.Path) -> np.ndarray:
   try:
-    words = path.read_text(encoding="utf-8").split()
-  except UnicodeDecodeError as error:
-    raise InputError(f"{path} is not text; expected integers, the lengths.") from error
-  try:
-    return np.array([int(word) for word in words], np.int64)
+    return np.array(path.read_text(encoding="utf-8").split(), np.int64)
   except (ValueError, OverflowError) as error:
     raise InputError(f"{path}: {error}; expected integers, the lengths.") from error
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 from collections.abc import Sequence
 
-FORMATS = ("table", "markdown", "csv", "json")
+FORMATS = ("table", "markdown", "json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,20 +62,14 @@ _HEADERS = {
 
 
 def render(results: Sequence[Result], *, style: str = "table") -> str:
-  """Formats results as "table" for a terminal, "markdown", "csv" or "json".
+  """Formats results as "table" for a terminal, "markdown" or "json".
 
-  CSV and JSON have all digits, and efficiency as a fraction. The other two have efficiency
-  in percent, as in the papers.
+  JSON has all digits, and efficiency as a fraction. The other two have efficiency in
+  percent, as in the papers.
   """
   records = [dataclasses.asdict(result) for result in results]
   if style == "json":
     return json.dumps(records, indent=1)
-  if style == "csv":
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*_HEADERS, "note"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue().rstrip("\n")
   cells = [[_cell(record, name) for name in _HEADERS] for record in records]
   titles = list(_HEADERS.values())
   widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]

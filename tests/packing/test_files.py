@@ -252,7 +252,7 @@ def npy(array):
   [
     ("x.npy", b"nonsense", r"not a \.npy file"),
     ("x.npy", npy(np.ones((2, 3), int)), r"shape \(2, 3\)"),
-    ("x.npy", npy(np.ones(3)), "holds float64"),
+    ("x.npy", npy(np.ones(3)), "of float64"),
     ("x.arrow", b"nonsense", r"not a valid \.arrow file"),
     ("x.parquet", b"nonsense", r"not a valid \.parquet file"),
     ("x.txt", b"3 4 five", "'five'"),
@@ -274,11 +274,8 @@ def test_missing_values_are_refused(tmp_path):
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    ({}, "no counts and no max_sequence_length"),
-    (
-      {"max_sequence_length": 3, "counts": [1, 2]},
-      "expected a list of 3",
-    ),
+    ({}, "None as counts"),
+    ({"max_sequence_length": 3, "counts": [1, 2]}, "expected a histogram"),
     ({"max_sequence_length": 2, "counts": [0, 0]}, "empty"),
   ],
 )

@@ -43,13 +43,6 @@ def test_costs_of_packing(advice):
   assert (advice.plan.row_length, advice.plan.max_sequences_per_pack) == (8, 3)
 
 
-def test_ragged_batches_wait_for_the_longest(advice):
-  for devices in (1, 8, 64, 512):
-    short = 0.75**devices  # no device has the sequence of 8 tokens
-    expected = 112 / (16 * short + 112 * (1 - short))
-    assert advice.unpadding[devices] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
   ("number", "edges"),
   [
