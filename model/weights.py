@@ -351,13 +351,11 @@ def read_description(directory: str | pathlib.Path) -> Description:
       raise ValueError(f"family is {family!r}, expected one of {', '.join(MODELS)}")
     config = CONFIGS[family](**fields)
     model_of(config, head)
-    labels = tuple(map(str, value["labels"]))
+    labels = tuple(value["labels"])
     vocabulary = None
     if value["lowercase"] is not None:
       tokens = tuple(value.get("tokens", ())) or read_tokens(directory / VOCABULARY)
-      vocabulary = Vocabulary(
-        tokens, lowercase=value["lowercase"], by_json=value["by_json"]
-      )
+      vocabulary = Vocabulary(tokens, value["lowercase"], value["by_json"])
   except FileNotFoundError as error:
     raise WeightsError(
       f"Expected a run's folder or an imported one, with {MODEL}: {error.filename} is not "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
@@ -173,13 +172,12 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     fields |= _read_layers(path, value)
   else:
     fields["positions"] = "learned"
-    if fields.get("intermediate_size") is None and isinstance(value.get("n_embd"), int):
-      fields["intermediate_size"] = 4 * value["n_embd"]
-  _check_numbers(path, family, fields)
+    if fields.get("intermediate_size") is None:
+      fields["intermediate_size"] = 4 * value.get("n_embd", 0)
   try:
     return family.heads[architectures[0]], family.config_type(**fields), names
-  except ValueError as error:
-    raise WeightsError(f"{path}: {error}") from error
+  except (TypeError, ValueError) as error:
+    raise WeightsError(f"{path}: {error} Correct it.") from error
 
 
 def _read_classes(path: pathlib.Path, value: dict, fields: dict) -> tuple[str, ...]:
@@ -229,21 +227,6 @@ def _read_layers(path: pathlib.Path, value: dict) -> dict:
 
 def _layer_types(num_layers: int, global_every: int) -> list[str]:
   return [_LOCAL if number % global_every else _GLOBAL for number in range(num_layers)]
-
-
-def _check_numbers(path: pathlib.Path, family: _Family, fields: dict):
-  for field in dataclasses.fields(family.config_type):
-    name = family.fields.get(field.name, field.name)
-    if field.name not in fields:
-      if field.default is dataclasses.MISSING:
-        raise WeightsError(f"{path} has no {name}; expected a number. Complete it.")
-      continue
-    numbers = {"int": (int,), "float": (int, float)}.get(str(field.type))
-    if numbers and type(fields[field.name]) not in numbers:
-      kind = "a whole number" if field.type == "int" else "a number"
-      raise WeightsError(
-        f"{path}: {name} is {fields[field.name]!r}; expected {kind}. Correct it."
-      )
 
 
 def _label_names(labels: dict) -> tuple[str, ...]:

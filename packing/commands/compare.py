@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from packing.algorithms.progress import Progress
@@ -55,106 +54,67 @@ def add_arguments(command: argparse.ArgumentParser):
 
 
 def run(options) -> str:
-  """Compares the algorithms; returns the text to print."""
-  algorithms = [name.strip() for name in options.algorithms.split(",") if name.strip()]
-  depths = [arguments.parse_depth(text.strip()) for text in options.depths.split(",")]
-  own: dict[str, dict] = {}
-  for text in options.option:
-    name, separator, rest = text.partition(":")
-    if not separator or name not in algorithms:
-      raise InputError(
-        f"--option is {short_repr(text)}; expected A:NAME=VALUE with A one of "
-        f"{', '.join(algorithms)}."
-      )
-    key, value = arguments.parse_option(rest)
-    own.setdefault(name, {})[key] = value
-  geometry = arguments.geometry(options)
-  histogram = arguments.read(options)
-  with Progress(len(algorithms) * len(depths)) as progress:
-    results = compare(
-      histogram,
-      algorithms=algorithms,
-      depths=depths,
-      batch_size=options.batch_size,
-      options=own,
-      progress=progress,
-      **geometry,
-    )
-  return render(results, style="json" if options.json else options.format)
-
-
-def compare(
-  histogram: Histogram,
-  *,
-  algorithms: Sequence[str],
-  depths: Sequence[int | None],
-  row_length: int | None = None,
-  length_multiple: int = 1,
-  separator_tokens: int = 0,
-  seed: int = 0,
-  batch_size: int = 256,
-  options: dict[str, dict] | None = None,
-  progress: Progress | None = None,
-) -> list[Result]:
-  """Runs algorithms at several depths.
+  """Compares the algorithms; returns the text to print.
 
   The bound of each result is the best that any of the algorithms proved at that depth. If
-  `optimal` is among them, this is the bound of its linear relaxation.
-
-  Args:
-    histogram: the lengths.
-    algorithms: names from `packing.ALGORITHMS`, and "sorted" for sorted batching.
-    depths: depth limits; None for no limit. "none" and "sorted" run once.
-    row_length, length_multiple, separator_tokens, seed: as for `packing.pack`.
-    batch_size: sequences in a batch of sorted batching.
-    options: by the name of an algorithm, its own options.
-    progress: shows which algorithm runs, and at which depth.
-
-  Returns:
-    Results in the order of the arguments. If an algorithm cannot solve a problem, for
-    example because it needs too much memory, its result has a note instead of a plan.
-
-  Raises:
-    InputError: there is no algorithm, an algorithm or option is unknown, an argument is out
-      of range, or no algorithm can solve its problem.
+  an algorithm cannot solve a problem, for example because it needs too much memory, its
+  result has a note instead of a plan. "none" and "sorted" run once.
   """
+  algorithms = [name.strip() for name in options.algorithms.split(",") if name.strip()]
   if not algorithms:
     raise InputError(f"There is no algorithm; expected some of {', '.join(ALGORITHMS)}.")
-  own = {name: (options or {}).get(name, {}) for name in algorithms}
-  for name in algorithms:
-    if name != "sorted":
-      check_options(name, own[name])
-    elif own[name]:
-      raise InputError(f"sorted has no option {next(iter(own[name]))!r}; expected none.")
-  geometry: dict[str, Any] = {
-    "row_length": row_length,
-    "length_multiple": length_multiple,
-    "separator_tokens": separator_tokens,
-  }
-  check_integer("batch_size", batch_size, at_least=1)
+  depths = [arguments.parse_depth(text.strip()) for text in options.depths.split(",")]
+  own = _own_options(options.option, algorithms)
+  geometry: dict[str, Any] = arguments.geometry(options)
+  seed = geometry.pop("seed")
+  check_integer("batch_size", options.batch_size, at_least=1)
+  histogram = arguments.read(options)
   for depth in depths:
     Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **geometry)
-  progress = progress or Progress()
   results: list[Result] = []
-  for name in algorithms:
-    for depth in [1] if name in ("none", "sorted") else depths:
-      progress.step(f"{name} at depth {'max' if depth is None else depth}")
-      if name == "sorted":
-        results.append(_sorted_result(histogram, batch_size, length_multiple))
-      else:
-        results += _plan_results(histogram, name, depth, seed=seed, **geometry, **own[name])
-      progress.done()
+  with Progress(len(algorithms) * len(depths)) as progress:
+    for name in algorithms:
+      for depth in [1] if name in ("none", "sorted") else depths:
+        progress.step(f"{name} at depth {'max' if depth is None else depth}")
+        if name == "sorted":
+          multiple = options.length_multiple
+          results.append(_sorted_result(histogram, options.batch_size, multiple))
+        else:
+          given = {"seed": seed, **geometry, **own[name]}
+          results += _plan_results(histogram, name, depth, **given)
+        progress.done()
   if all(result.note for result in results):
     raise InputError(results[0].note)
   best: dict[int | str, int] = {}
   for r in results:
     best[r.depth] = max(best.get(r.depth, 0), r.lower_bound or 0)
-  return [
+  results = [
     dataclasses.replace(r, lower_bound=best[r.depth], gap=r.num_packs - best[r.depth])
     if r.lower_bound and r.num_packs
     else r
     for r in results
   ]
+  return render(results, style="json" if options.json else options.format)
+
+
+def _own_options(texts: list[str], algorithms: list[str]) -> dict[str, dict[str, object]]:
+  """By the name of an algorithm, its own options."""
+  own: dict[str, dict[str, object]] = {name: {} for name in algorithms}
+  for text in texts:
+    name, separator, rest = text.partition(":")
+    if not separator or name not in own:
+      raise InputError(
+        f"--option is {short_repr(text)}; expected A:NAME=VALUE with A one of "
+        f"{', '.join(algorithms)}."
+      )
+    key, value = arguments.parse_option(rest)
+    own[name][key] = value
+  for name in algorithms:
+    if name != "sorted":
+      check_options(name, own[name])
+    elif own[name]:
+      raise InputError(f"sorted has no option {next(iter(own[name]))!r}; expected none.")
+  return own
 
 
 def _plan_results(histogram, name, depth, **options) -> list[Result]:
