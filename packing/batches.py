@@ -159,8 +159,7 @@ class Cost:
       The cost in seconds.
 
     Raises:
-      InputError: there are fewer than two measurements, the arguments differ in length, or
-        a time is not above zero.
+      InputError: there are fewer than two measurements, or a time is not above zero.
 
     Example:
       >>> Cost.fit([512, 512], [2**18, 2**16], [1.536, 0.768])
@@ -169,11 +168,6 @@ class Cost:
     import scipy.optimize  # imported late: it takes as long as all other imports
 
     tokens, pairs, times = (np.asarray(x, float) for x in (row_lengths, squares, seconds))
-    if not (tokens.shape == pairs.shape == times.shape) or tokens.ndim != 1:
-      raise InputError(
-        "Expected row_lengths, squares and seconds as vectors of one length; found shapes "
-        f"{tokens.shape}, {pairs.shape} and {times.shape}."
-      )
     if tokens.size < 2 or not (times > 0).all():
       raise InputError("Expected at least two measurements, each above 0 seconds.")
     relative = np.stack([tokens, pairs], axis=1) / times[:, None]

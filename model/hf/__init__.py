@@ -6,12 +6,11 @@ Pickles are never opened.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import safetensors
@@ -178,33 +177,6 @@ def export_model(
       f"positions is {config.positions!r}, but a GPT-2 of transformers has learned "
       "positions. Expected 'learned'; this model cannot be exported."
     )
-  if isinstance(config, Gpt2Config):
-    about = gpt2_json(config, vocabulary)
-  elif isinstance(config, ModernBertConfig):
-    about = modern_bert_json(config, head_of(params), labels)
-  else:
-    assert isinstance(config, BertConfig)
-    about = bert_json(config, head_of(params), vocabulary, labels)
-  with _written(config, params, directory, vocabulary, tokenizer) as partial:
-    write_json(partial / CONFIG, about)
-
-
-def export_bert(
-  config: BertConfig, params: Params, directory: str | pathlib.Path, **options: Any
-):
-  """`export_model` for a BERT, with the same options."""
-  export_model(config, params, directory, **options)
-
-
-@contextlib.contextmanager
-def _written(
-  config: ModelConfig,
-  params: Params,
-  directory: str | pathlib.Path,
-  vocabulary: Vocabulary | None,
-  tokenizer: str | pathlib.Path | None,
-) -> Iterator[pathlib.Path]:
-  """Writes tensors and tokenizer to a folder, which is complete when the block ends."""
   if vocabulary and len(vocabulary.tokens) > config.vocab_size:
     raise WeightsError(
       f"Expected a vocabulary of at most vocab_size={config.vocab_size} tokens, found "
@@ -238,4 +210,18 @@ def _written(
     elif vocabulary and tokenizer:
       copy_byte_level(pathlib.Path(tokenizer), partial)
       describe_fast(partial, max_length=longest, is_encoder=is_encoder)
-    yield partial
+    if isinstance(config, Gpt2Config):
+      about = gpt2_json(config, vocabulary)
+    elif isinstance(config, ModernBertConfig):
+      about = modern_bert_json(config, head, labels)
+    else:
+      assert isinstance(config, BertConfig)
+      about = bert_json(config, head, vocabulary, labels)
+    write_json(partial / CONFIG, about)
+
+
+def export_bert(
+  config: BertConfig, params: Params, directory: str | pathlib.Path, **options: Any
+):
+  """`export_model` for a BERT, with the same options."""
+  export_model(config, params, directory, **options)

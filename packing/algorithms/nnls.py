@@ -39,11 +39,10 @@ def nnlshp(
       suggests.
 
   Returns:
-    Packs without empty slots. The details give the numbers of strategies and packs before
-    and after empty slots are dropped; the padding tokens before that, empty slots included;
-    the number of sequences that least squares left over; and `residual`, which for each
-    size is the residual (17) of the rounded solution: sequences left over or, if negative,
-    surplus slots.
+    Packs without empty slots. The details give the numbers of strategies and packs and the
+    efficiency before empty slots are dropped; the number of sequences that least squares
+    left over; and `residual`, which for each size is the residual (17) of the rounded
+    solution: sequences left over or, if negative, surplus slots.
 
   Raises:
     InputError: the packing matrix is larger than 2 GiB, or an option is out of range.
@@ -280,12 +279,8 @@ def _finish(
   padding = int(-np.minimum(residual, 0).astype(object) @ sizes.astype(object)) + exact
   after = _drop_empty_slots(before, np.maximum(-residual, 0).tolist())
   details = {
-    "num_candidates": int(strategies.shape[0]),
     "num_strategies_before": len(before),
-    "num_strategies_after": len(after),
     "num_packs_before": num_before,
-    "num_packs_after": sum(after.values()),
-    "num_padding_tokens_before": padding,
     "efficiency_before": 1 - padding / (num_before * problem.capacity),
     "num_leftover_sequences": int(left.sum()),
     "residual": least_squares_residual,

@@ -67,29 +67,21 @@ def read(options) -> Histogram:
     size = check_integer(
       "--max-sequence-length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH
     )
-  if options.lengths is None:
-    if options.histogram is not None:
-      histogram = load_histogram(options.histogram)
-    else:
-      histogram = inputs.read_histogram(options.histogram_file)
-    return histogram if size is None else _resize(histogram, size, options.too_long)
-  path = options.lengths
-  lengths, source = inputs.read_lengths(path, column=options.column, split=options.split)
-  if lengths.size == 0:
-    raise InputError(f"{path} holds no sequence; expected at least one.")
-  if size is None:
-    size = max(int(lengths.max()), inputs.prepared_length(path))
-  elif options.too_long == "drop":
-    lengths = lengths[lengths <= size]
+  if options.histogram is not None:
+    histogram = load_histogram(options.histogram)
+  elif options.histogram_file is not None:
+    histogram = inputs.read_histogram(options.histogram_file)
+  else:
+    path = options.lengths
+    lengths, source = inputs.read_lengths(path, column=options.column, split=options.split)
     if lengths.size == 0:
-      raise InputError(f"No sequence of {path} has at most {size} tokens.")
-  elif options.too_long == "truncate":
-    lengths = np.minimum(lengths, size)
-  try:
-    return Histogram.from_lengths(lengths, max_sequence_length=size, source=source)
-  except InputError as error:
-    hint = " Or pass --too-long truncate or drop." if lengths.max() > size else ""
-    raise InputError(f"{path}: {error}{hint}") from error
+      raise InputError(f"{path} holds no sequence; expected at least one.")
+    most = max(int(lengths.max()), inputs.prepared_length(path))
+    try:
+      histogram = Histogram.from_lengths(lengths, max_sequence_length=most, source=source)
+    except InputError as error:
+      raise InputError(f"{path}: {error}") from error
+  return histogram if size is None else _resize(histogram, size, options.too_long)
 
 
 def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
