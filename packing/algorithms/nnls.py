@@ -66,12 +66,7 @@ def nnlshp(
   return _finish(problem, strategies, np.rint(usage).astype(np.int64), leftovers)
 
 
-def ennlshp(
-  problem: Problem,
-  *,
-  rounding: str = "nearest",
-  leftovers: str = "pad",
-) -> Solution:
+def ennlshp(problem: Problem, *, leftovers: str = "pad") -> Solution:
   """Minimises the squared padding with no sequence left over, equations (23) and (24).
 
   An auxiliary variable for each size holds its surplus slots. A large weight ties it to the
@@ -79,8 +74,6 @@ def ennlshp(
 
   Args:
     problem: sizes to pack.
-    rounding: how repeat counts are rounded, "nearest" or "up". With "up", nothing is left
-      over except sizes that no strategy holds (at depth 1, those below the row).
     leftovers: "pad" or "best_fit", as for `nnlshp`.
 
   Returns:
@@ -93,31 +86,9 @@ def ennlshp(
     Krell et al., https://arxiv.org/abs/2107.02027, supplement, section S. The block -D is
     the identity, as in equation (24), not all ones, as in Listing 9.
   """
-  if rounding not in ("nearest", "up"):
-    raise InputError(f'rounding is {rounding!r}; expected "nearest" or "up".')
   strategies = _strategies(problem, 2)
   usage = _extended_usage(strategies, problem.counts)
-  # Rounding up ignores values that exceed an integer only by rounding errors.
-  whole = np.rint(usage) if rounding == "nearest" else np.ceil(usage - 1e-6)
-  whole = whole.astype(np.int64)
-  if rounding == "up":
-    _add_missing(strategies, whole, problem.counts)
-  return _finish(problem, strategies, whole, leftovers)
-
-
-def _add_missing(strategies: np.ndarray, usage: np.ndarray, counts: np.ndarray):
-  """Uses strategies more often until there are slots for all sequences.
-
-  The solver meets the constraint of equation (23) only approximately, so rounding up alone
-  may leave a few sequences over.
-  """
-  residual = counts - _slots(strategies, usage, counts.size)[1:]
-  for size in (np.flatnonzero(residual > 0) + 1).tolist():
-    missing = counts[size - 1] - _slots(strategies, usage, counts.size)[size]
-    holding = np.flatnonzero((strategies == size).any(axis=1))
-    if missing > 0 and holding.size:
-      chosen = holding[usage[holding].argmax()]
-      usage[chosen] += -(-missing // (strategies[chosen] == size).sum())
+  return _finish(problem, strategies, np.rint(usage).astype(np.int64), leftovers)
 
 
 def _slots(strategies: np.ndarray, usage: np.ndarray, capacity: int) -> np.ndarray:

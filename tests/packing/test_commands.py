@@ -144,7 +144,7 @@ def test_compare_prints_table_markdown_and_json(run, result):
 def test_compare_shows_least_squares_before_and_why_it_failed(result):
   rows = result(
     f"compare {COLA} --depths 3,max --algorithms nnlshp,ennlshp,lpfhp "
-    "--option ennlshp:rounding=up --option nnlshp:residual_weight=1"
+    "--option ennlshp:leftovers=best_fit --option nnlshp:residual_weight=1"
   )
   assert [r["algorithm"] for r in rows] == [
     *("nnlshp before", "nnlshp", "nnlshp"),

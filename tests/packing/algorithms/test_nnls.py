@@ -66,27 +66,18 @@ def test_nnlshp_gives_the_numbers_of_the_paper(name, options, packs, efficiency)
 
 
 def test_ennlshp_leaves_less_over_and_best_fit_packs_it_better():
-  plain, filled, extended, up = (
+  plain, filled, extended = (
     pack("glue_sst2_128", algorithm, **options)
     for algorithm, options in (
       ("nnlshp", {}),
       ("nnlshp", {"leftovers": "best_fit"}),
       ("ennlshp", {}),
-      ("ennlshp", {"rounding": "up"}),
     )
   )
-  left = [p.details["num_leftover_sequences"] for p in (plain, extended, up)]
-  assert left[0] > left[1] >= left[2] == 0
+  left = [p.details["num_leftover_sequences"] for p in (plain, extended)]
+  assert left[0] > left[1]
   assert extended.num_packs <= plain.num_packs
   assert filled.num_packs < plain.num_packs
-
-
-def test_rounding_up_leaves_nothing_over_where_the_solver_is_short(monkeypatch):
-  usage = nnls._extended_usage
-  short = lambda *arguments: np.maximum(usage(*arguments) - 2.5, 0)  # noqa: E731
-  monkeypatch.setattr(nnls, "_extended_usage", short)
-  plan = pack("glue_cola_128", "ennlshp", max_sequences_per_pack=2, rounding="up")
-  assert plan.details["num_leftover_sequences"] == 0
 
 
 def test_ennlshp_solves_equation_23():
