@@ -21,8 +21,6 @@ def add_arguments(command: argparse.ArgumentParser):
   arguments.add_lengths(command, positional=True)
   width = "model width, which sets the share of attention in the cost (default: 768)"
   arguments.add_integer(command, "--hidden-size", "D", width, default=768)
-  buckets = "most shapes that bucketing may use (default: 8)"
-  arguments.add_integer(command, "--buckets", "N", buckets, default=8)
   command.add_argument(
     "--pictures", metavar="DIR", help="draw lengths, fill and rows into DIR"
   )
@@ -38,11 +36,7 @@ def run(options) -> str:
   histogram = arguments.read(options)
   with Progress() as progress:
     progress.step("looking for depth and row length")
-    advice = advisor.advise(
-      histogram,
-      hidden_size=options.hidden_size,
-      num_buckets=options.buckets,
-    )
+    advice = advisor.advise(histogram, hidden_size=options.hidden_size)
   drawn = pictures.draw(advice, options.pictures) if options.pictures else []
   flags = _flags(options, advice)
   if options.json:
