@@ -87,11 +87,11 @@ def main():
     stored = open_model(computed, folder, head=head)
   names = {"dtype": config.model.dtype, "attention_impl": config.model.attention_impl}
   lengths = {row_length(config), config.data.max_sequence_length}
-  computed = computation.of(prediction_config(stored.config, **names), lengths)
-  computed.check_all_processes()
+  how = computation.of(prediction_config(stored.config, **names), lengths)
+  how.check_all_processes()
   if processes.is_first():
-    print(f"eval.py: {computed}", file=sys.stderr)
-  program = ModelProgram(computed.config, mesh=mesh, head=stored.head)
+    print(f"eval.py: {how}", file=sys.stderr)
+  program = ModelProgram(how.config, mesh=mesh, head=stored.head)
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
