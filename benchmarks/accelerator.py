@@ -1,4 +1,4 @@
-"""What one accelerator gives: proofs, training steps, train.py and PyTorch beside them.
+"""What one accelerator gives: proofs, training steps, train.py, and PyTorch in comparison.
 
     python -m benchmarks.accelerator --out results/h200
     python -m benchmarks.accelerator --out results/h200 --cases base:512,pytorch
@@ -17,7 +17,7 @@ Then, in the order of --cases, as far as --minutes allows:
   the time goes, from JAX's trace.
 - attention: the first case with the other proven implementations.
 - changes, options: the first case with one change of the model or one option of XLA.
-- train.py: the program itself on the standard library's text, beside its bare step.
+- train.py: the program itself on the standard library's text, and its bare step.
 - pytorch: transformers' BERT on sequences of the first case, with AdamW: padded, un-padded,
   with torch.compile, and flattened with FlashAttention.
 

@@ -39,7 +39,7 @@ def set_flags() -> str:
 def keep_programs():
   """Keeps compiled programs in `~/.cache/isopack`, or in JAX_COMPILATION_CACHE_DIR if set.
 
-  The oldest are removed when all take more than 4 GiB; not from the user's own folder.
+  The oldest are removed beyond 1,000 programs or 4 GiB; not from the user's own folder.
   JAX_ENABLE_COMPILATION_CACHE=false keeps none.
   """
   import jax  # here, since `set_flags` comes before
@@ -48,11 +48,11 @@ def keep_programs():
   if not config.jax_enable_compilation_cache:
     return
   if config.jax_compilation_cache_dir is None:
-    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    folder = pathlib.Path(home) / "isopack" / "compiled"
-    try:
+    try:  # a user without a home has no folder
+      home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+      folder = pathlib.Path(home) / "isopack" / "compiled"
       _clean(folder)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
       print(f"WARNING: compiled programs are not kept: {error}", file=sys.stderr)
       return
     config.update("jax_compilation_cache_dir", str(folder))
@@ -71,10 +71,18 @@ def _clean(folder: pathlib.Path):
   with tempfile.TemporaryFile(dir=folder):  # raises if the folder cannot be written
     pass
   times = {path.name.removesuffix("-atime"): path for path in folder.glob("*-atime")}
-  oldest = sorted(times, key=lambda name: -times[name].stat().st_mtime)[_MOST:]
+  oldest = sorted(times, key=lambda name: -_time_of(times[name]))[_MOST:]
   for entry in folder.glob("*-cache"):
     name = entry.name.removesuffix("-cache")
     if name not in times or name in oldest:
       entry.unlink(missing_ok=True)
   for name in oldest:
     times[name].unlink(missing_ok=True)
+
+
+def _time_of(path: pathlib.Path) -> float:
+  """When a file was written; 0 if another process has removed it."""
+  try:
+    return path.stat().st_mtime
+  except FileNotFoundError:
+    return 0.0
