@@ -331,7 +331,7 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
     ("classification", "--batch-size 0", "batch_size is 0; expected at least 1"),
     ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
-    ("classification", "--out /no/such/x", "Cannot write '/no/such/x'"),
+    ("classification", "--out /no/such/x", "Cannot write /no/such/x"),
     ("classification", "--attention-impl cudnn", "attention_impl=cudnn needs"),
     ("squad", "", "doc_stride is 128"),
     ("nowhere", "", "Expected a Hugging Face directory"),
