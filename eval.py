@@ -195,9 +195,8 @@ def open_model(
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
   """The config with a batch size for this number of devices.
 
-  Without FSDP, trackers and the stream of a run. Without the dropout of
-  attention, which evaluation does not have, so that any implementation of attention may be
-  used.
+  Without FSDP, trackers and the stream of a run. Without the dropout of attention, which
+  evaluation does not have, so that any implementation of attention may be used.
   """
   config = config.copy_and_resolve_references()
   rows = config.train.micro_batch_size or config.train.batch_size

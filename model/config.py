@@ -160,11 +160,6 @@ class ModelConfig:
     return None
 
   @property
-  def has_windows(self) -> bool:
-    """Whether some layers are local."""
-    return any(self.window_of(layer) for layer in range(self.num_layers))
-
-  @property
   def residual_range(self) -> float:
     """The initializer range of layers whose output is added to the residual.
 

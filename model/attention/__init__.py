@@ -312,7 +312,7 @@ def fastest(needs: Iterable[Needs], *, has_offsets: bool = True) -> Choice:
     return Choice(name, f"{why}. {refused}".removesuffix(". "))
   if refused:
     return Choice("xla", f"{refused} Here xla is slower and takes more memory.")
-  return Choice("xla", f"no kernel of its own is known to be faster on {device}")
+  return Choice("xla", f"there is no faster kernel for {device}")
 
 
 def check_layer(implementation: str, needs: Needs):

@@ -237,7 +237,7 @@ def test_the_baseline_is_the_last_row(tmp_path):
   arms = sweep.tabulate(swept, tmp_path, {})
   header, *_, last = sweep_table.table(arms).splitlines()
   cells = [cell.strip() for cell in last.strip("|").split("|")]
-  assert cells == ["always the commonest", "", "2", "6.00% ± 1.41%", ""]
+  assert cells == ["most-frequent baseline", "", "2", "6.00% ± 1.41%", ""]
   assert len(last) == len(header)
 
 

@@ -50,7 +50,7 @@ def table(arms: Sequence[Mapping]) -> str:
     if values := [some[field] for some in figures if field in some]:
       row[name] = pooled(values)
   if len(row) > 1:
-    lines.append((["always the commonest", *[""] * (len(titles) - 1)], row))
+    lines.append((["most-frequent baseline", *[""] * (len(titles) - 1)], row))
   return _markdown(titles, lines)
 
 
