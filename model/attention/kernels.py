@@ -10,7 +10,7 @@
 
 `model.attention.attention` calls these kernels. All can be causal. Only `cudnn` can add a
 bias to the scores, which ALiBi needs. `splash` and `blocks` can be local, limited to a
-window of near tokens; beside the others, local layers are computed by `xla`. None takes a
+window of near tokens; with the other kernels, `xla` computes local layers. None takes a
 dropout key.
 """
 

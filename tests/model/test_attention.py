@@ -245,7 +245,7 @@ def test_gpus_and_head_sizes_are_told_apart(
 
 
 def as_if_on(monkeypatch, device, *, wrong=()):
-  """Replaces the device by another, whose kernels agree with xla except those in `wrong`."""
+  """Replaces the device; its kernels agree with xla, except those in `wrong`."""
   real = jax.local_devices
   devices = lambda backend=None: real(backend=backend) if backend else [device]  # noqa: E731
   monkeypatch.setattr(jax, "local_devices", devices)
