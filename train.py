@@ -125,7 +125,13 @@ def resume_hint(folder: pathlib.Path) -> str:
 def finished(folder: pathlib.Path) -> str | None:
   """The results of a finished run; None if it is not finished."""
   summary = workdir.read_summary(folder)
-  return None if summary is None else report.summary_table(summary)
+  try:
+    return None if summary is None else report.summary_table(summary)
+  except (KeyError, TypeError, ValueError) as error:
+    raise ConfigError(
+      f"{folder / 'summary.json'} is damaged ({error!r}). Delete it, and run train.py "
+      "again, which writes it."
+    ) from error
 
 
 # ------------------------------------------- text to packs, recipe, model and optimizer

@@ -113,10 +113,13 @@ class ModelConfig:
     object.__setattr__(self, "dtype", dtype)
     object.__setattr__(self, "param_dtype", jnp.dtype(self.param_dtype))
     for field in dataclasses.fields(self):
-      if field.type == "int" and getattr(self, field.name) < 1:
+      value = getattr(self, field.name)
+      if field.type == "int" and (type(value) is not int or value < 1):
         raise ValueError(
-          f"{field.name} is {getattr(self, field.name)}; expected at least 1."
+          f"{field.name} is {value!r}; expected a whole number of at least 1."
         )
+      if field.type == "float" and type(value) not in (int, float):
+        raise ValueError(f"{field.name} is {value!r}; expected a number.")
     for name in ("layer_norm_epsilon", "initializer_range"):
       if not 0 < getattr(self, name) < math.inf:
         raise ValueError(

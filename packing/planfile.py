@@ -76,9 +76,13 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
     )
   try:
     entry = content["histogram"]
-    counts = np.zeros(entry["max_sequence_length"], np.int64)
-    for length, count in entry["counts"]:
-      counts[length - 1] = count
+    size, pairs = entry["max_sequence_length"], np.array(entry["counts"])
+    if pairs.dtype.kind != "i" or pairs.shape[1:] != (2,):
+      raise TypeError("counts are not pairs of whole numbers")
+    if not 1 <= pairs[:, 0].min() <= pairs[:, 0].max() <= size <= 2**24:
+      raise ValueError("a length is out of range")
+    counts = np.zeros(size, np.int64)
+    counts[pairs[:, 0] - 1] = pairs[:, 1]
     stored = Histogram(counts, source=entry["source"])
     _check_sha256(stored, entry["sha256"], histogram)
     names = ("strategies", "repeat_counts", "algorithm", "bound_weights", "details")

@@ -207,6 +207,11 @@ class OnlinePacker:
     held += [oldest for oldest, _ in self._packs.values()]
     self._oldest = min(held, default=self._arrivals)
 
+  def names(self) -> list[object]:
+    """The names of the sequences that wait or are in open packs, in no particular order."""
+    waiting = [name for *_, name in self._waiting]
+    return waiting + [x for _, content in self._packs.values() for x, _ in content]
+
   def state(self) -> dict:
     """The packer's whole state, as an object that JSON can store.
 

@@ -333,6 +333,9 @@ BERT_CONFIGS = [
     {"architectures": ["BertForMultipleChoice"]},
     "architectures is.*BertForQuestionAnswering",
   ),
+  ({"hidden_size": 14.0}, "hidden_size is 14.0; expected a whole number"),
+  ({"num_hidden_layers": True}, "num_layers is True; expected a whole number"),
+  ({"layer_norm_eps": "1e-12"}, "layer_norm_epsilon is '1e-12'; expected a number"),
   ({"hidden_size": 16}, r"LayerNorm\.\w+ of shape \(14,\) instead of \(16,\)"),
   ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),
 ]

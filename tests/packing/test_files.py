@@ -63,6 +63,8 @@ def test_another_histogram_is_refused(path):
     (["format"], "other", "format 'other'"),
     (["version"], 2, "version 2"),
     (["histogram", "counts", 0, 1], 111, "the histogram was changed"),
+    (["histogram", "counts", 0, 1], 1.5, "not pairs of whole numbers"),
+    (["histogram", "max_sequence_length"], 2**40, "a length is out of range"),
     (["repeat_counts", 0], 1, "The plan uses 1 sequences"),
     (["repeat_counts", 0], 10**6, "at most 88641"),
     (["strategies", 0], [384, 128], "tokens"),
