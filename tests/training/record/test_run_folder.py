@@ -7,6 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+import train
 from configs import base
 from model import weights
 from tests import packs
@@ -150,6 +151,12 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path, content):
     workdir.check_same(tmp_path, CONFIG)
   with pytest.raises(ConfigError, match=r"summary\.json is damaged: .*Delete it"):
     workdir.read_summary(tmp_path)
+
+
+def test_a_summary_that_lacks_figures_is_named(tmp_path):
+  (tmp_path / "summary.json").write_text("{}")
+  with pytest.raises(ConfigError, match=r"summary\.json is damaged .*Delete it"):
+    train.finished(tmp_path)
 
 
 def test_the_digest_tells_names_shapes_types_and_bytes_apart():
