@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
 
 import flax.nnx as nnx
@@ -16,6 +16,7 @@ from model import losses, products
 from model.attention import attention
 from model.config import ModelConfig
 from model.dropout import dropout
+from model.layer_norm import LayerNorm
 
 Batch = Mapping[str, jax.Array]
 
@@ -63,35 +64,19 @@ class Linear(nnx.Linear):
   product = staticmethod(products.linear_product)
 
   def __call__(self, inputs):  # type: ignore[override]
-    return linear(inputs, [self])
+    dtype = self.dtype or inputs.dtype
+    product = self.product(inputs.astype(dtype), self.kernel[...].astype(dtype))
+    if self.bias is None:
+      return product
+    wide = np.promote_types(product.dtype, np.float32)
+    bias = self.bias[...].astype(wide).reshape(*[1] * (inputs.ndim - 1), -1)
+    return (product.astype(wide) + bias).astype(product.dtype)
 
 
 class Fp8Linear(Linear):
   """The same with operands of 8 bits."""
 
   product = staticmethod(products.fp8_product)
-
-
-def linear(x: jax.Array, layers: Sequence[Linear]) -> jax.Array:
-  """The outputs of linear layers for one input, by one product.
-
-  Args:
-    x: [..., I].
-    layers: with kernels [I, O] and biases [O], of one dtype.
-
-  Returns:
-    [..., O + O + ...], one layer's outputs after the other's.
-  """
-  dtype = layers[0].dtype or x.dtype
-  kernels = [layer.kernel[...].astype(dtype) for layer in layers]
-  product = layers[0].product(x.astype(dtype), jnp.concatenate(kernels, axis=1))
-  biases = [layer.bias[...] for layer in layers if layer.bias is not None]
-  if not biases:
-    return product
-  wide = np.promote_types(product.dtype, np.float32)
-  bias = jnp.concatenate([bias.astype(wide) for bias in biases])
-  bias = bias.reshape(*[1] * (x.ndim - 1), -1)
-  return (product.astype(wide) + bias).astype(product.dtype)
 
 
 class Embed(nnx.Embed):
@@ -149,20 +134,11 @@ def embed(
   )
 
 
-class LayerNorm(nnx.LayerNorm):
-  """Flax's LayerNorm, with implicit dtype promotion even where JAX has it disabled."""
-
-  def __call__(self, x, *, mask=None):
-    with jax.numpy_dtype_promotion("standard"):
-      return super().__call__(x, mask=mask)
-
-
 def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> LayerNorm:
   return LayerNorm(
     config.hidden_size,
     epsilon=config.layer_norm_epsilon,
     use_bias=config.USE_BIAS,
-    use_fast_variance=False,  # the fast form loses digits that packed = unpacked needs
     dtype=config.dtype,
     param_dtype=config.param_dtype,
     rngs=rngs,
@@ -241,14 +217,11 @@ class Layer(nnx.Module):
   def attend(self, x: jax.Array, rows: Rows, keys) -> jax.Array:
     """Self-attention; `keys` are for dropout of its probabilities and of its output."""
     config = self.config
-    query, key, value = (
-      part.reshape(*x.shape[:2], config.num_heads, -1)
-      for part in jnp.split(linear(x, [self.query, self.key, self.value]), 3, axis=-1)
-    )
+    heads = lambda x: x.reshape(*x.shape[:2], config.num_heads, -1)  # noqa: E731
     attended = attention(
-      self.place(query, rows),
-      self.place(key, rows),
-      value,
+      self.place(heads(self.query(x)), rows),
+      self.place(heads(self.key(x)), rows),
+      heads(self.value(x)),
       rows.segment_ids,
       implementation=config.attention_impl,
       mask=config.attention_mask,

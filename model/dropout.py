@@ -1,7 +1,7 @@
 """Dropout whose masks are cheap, and the same on any number of devices.
 
 JAX's default generator costs a tenth of a step of BERT-base on an H200. This one draws 128
-random bits at a time, enough for eight numbers, by Philox, and keeps one byte a number for
+random bits at a time, enough for eight numbers, by Philox, and keeps one bit a number for
 the backward pass. A mask depends on the key and on the places of the numbers, not on how
 the array is split. JAX has Philox too, but draws one number at a time, and jax 0.10.2
 cannot compile it for several devices.
@@ -39,9 +39,11 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
   groups = -(-x.shape[-1] // _GROUP)
   words = philox(jax.random.key_data(key), _places((*x.shape[:-1], groups)))
   halves = [half for word in words for half in (word & 0xFFFF, word >> 16)]
+  bits = sum((half >= dropped).astype(np.uint8) << i for i, half in enumerate(halves))
   # The barrier keeps the eight numbers of a group from being drawn again for each of them.
-  kept = jax.lax.optimization_barrier([half >= dropped for half in halves])
-  keep = jnp.concatenate(kept, axis=-1)[..., : x.shape[-1]]
+  bits = jax.lax.optimization_barrier(bits)[..., None]
+  places = np.arange(_GROUP, dtype=np.uint8).reshape((1,) * x.ndim + (_GROUP,))
+  keep = (bits >> places & 1).astype(bool).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
   return jnp.where(keep, x * jnp.asarray(of / (of - dropped), x.dtype), 0)
 
 

@@ -304,7 +304,11 @@ def _wide(x: jax.Array) -> jax.Array:
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> dict[str, jax.Array]:
   """[..., V] and int[...] -> loss in nats and accuracy, in at least float32."""
   logits = _wide(logits)
-  label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+  entries = jnp.arange(logits.shape[-1], dtype=labels.dtype)
+  is_label = labels[..., None] == entries.reshape((1,) * labels.ndim + entries.shape)
+  # On GPUs, the gradient of a gather would be a scatter into an array of zeros.
+  label_logits = jnp.where(is_label, logits, 0).sum(-1)
+  label_logits = jnp.where(is_label.any(-1), label_logits, jnp.nan)
   return {
     "loss": jax.nn.logsumexp(logits, axis=-1) - label_logits,
     "accuracy": _is_argmax(logits, labels, label_logits).astype(logits.dtype),

@@ -58,9 +58,10 @@ def _fp8_dot(x: jax.Array, kernel: jax.Array, dtype: Any, *, contracted: int) ->
   narrow_kernel, scale = _quantize(kernel, FORWARD, axis=None)
   dimensions = (((x.ndim - 1,), (contracted,)), ((), ()))
   product = jax.lax.dot_general(
-    narrow, narrow_kernel, dimensions, preferred_element_type=jnp.float32
+    narrow, narrow_kernel, dimensions, preferred_element_type=x.dtype
   )
-  return (product * (scales * scale.reshape((1,) * x.ndim))).astype(x.dtype)
+  wide = product.astype(jnp.float32) * (scales * scale.reshape((1,) * x.ndim))
+  return wide.astype(x.dtype)
 
 
 def _quantize(x: jax.Array, dtype: Any, *, axis: int | None) -> tuple[jax.Array, jax.Array]:
@@ -72,6 +73,7 @@ def _quantize(x: jax.Array, dtype: Any, *, axis: int | None) -> tuple[jax.Array,
   return (wide / scales).astype(dtype), scales
 
 
+@jax.custom_vjp
 def vocabulary_products(
   hidden: jax.Array, embedding: jax.Array, bias: jax.Array | None
 ) -> jax.Array:
@@ -79,31 +81,13 @@ def vocabulary_products(
 
   On CPUs, XLA would transpose a [B, P, V] array, which is most of this head's memory, to
   compute the gradients. The gradients here are products that need no transpose.
-
-  Raises:
-    TypeError: forward-mode differentiation, which JAX does not support for hand-written
-      gradients. Inside `jax.jit`, the message is JAX's own.
   """
-  try:
-    return _products(hidden, embedding, bias)
-  except TypeError as error:
-    if "forward-mode" not in str(error):
-      raise
-    raise TypeError(
-      "The logits over the vocabulary have a hand-written gradient, which JAX uses only "
-      "in reverse mode. Expected jax.grad, jax.vjp or jax.jacrev, found forward mode. "
-      "Use one of these, or differentiate `hidden_states`."
-    ) from error
-
-
-@jax.custom_vjp
-def _products(hidden, embedding, bias):
   products = jnp.einsum("BPD,VD->BPV", hidden, embedding)
   return products if bias is None else products + bias[None, None]
 
 
 def _products_forward(hidden, embedding, bias):
-  return _products(hidden, embedding, bias), (hidden, embedding, bias)
+  return vocabulary_products(hidden, embedding, bias), (hidden, embedding, bias)
 
 
 def _products_backward(saved, gradient):
@@ -116,4 +100,4 @@ def _products_backward(saved, gradient):
   return of_hidden, of_embedding, jnp.einsum("BP,BPV->V", ones, gradient)
 
 
-_products.defvjp(_products_forward, _products_backward)
+vocabulary_products.defvjp(_products_forward, _products_backward)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from training import norms
+
 OPTIMIZERS = ("lamb", "adamw", "sgd", "adafactor")
 HAS_BETAS = ("lamb", "adamw", "sgd")  # sgd has only b1, its momentum
 DECAYS = ("linear", "sqrt")
@@ -124,7 +126,7 @@ def lamb(
     _clip(clip_norm),
     _scale_by_adam(b1, b2, eps, bias_correction=bias_correction),
     _decay(weight_decay),
-    optax.masked(optax.scale_by_trust_ratio(), mask=is_weight_matrix),
+    optax.masked(norms.scale_by_trust_ratio(), mask=is_weight_matrix),
     optax.scale_by_learning_rate(learning_rate),
   )
 
@@ -202,7 +204,7 @@ def adafactor(
 
 
 def _clip(norm: float) -> optax.GradientTransformation:
-  return optax.clip_by_global_norm(norm) if norm else optax.identity()
+  return norms.clip(norm) if norm else optax.identity()
 
 
 def _decay(rate: float) -> optax.GradientTransformation:

@@ -17,6 +17,7 @@ from model import LANGUAGE_MODELS, ModelConfig, losses
 from model.models import abstract_model, draw_params, drawing_device
 from training.errors import ConfigError
 from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
+from training.norms import norm
 
 State = dict[str, Any]
 Batch = Mapping[str, jax.Array]
@@ -166,8 +167,8 @@ class TrainingProgram(ModelProgram):
       "params": optax.apply_updates(state["params"], updates),
       "optimizer": optimizer_state,
     }
-    gradient_norm = optax.tree.norm(gradients)
-    parameter_norm = optax.tree.norm(new_state["params"])
+    gradient_norm = norm(gradients)
+    parameter_norm = norm(new_state["params"])
     seen = jnp.stack([total.total for total in totals.values()])
     finite = jnp.isfinite(jnp.array([seen.sum(), gradient_norm, parameter_norm])).all()
     one = jnp.ones(())

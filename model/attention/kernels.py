@@ -62,11 +62,13 @@ def cudnn_packed_attention(
     )
   lengths, starts = segment_lengths_and_starts(segment_ids, max_segments)
   real = segment_ids > 0
-  # The kernel neither reads nor writes padding: its output there is uninitialised.
+  # The kernel neither reads nor writes padding: its output and its gradients there are
+  # uninitialised.
+  query, key, value = (_zero_gradient_of_padding(real, x) for x in (query, key, value))
   attended = cudnn.dot_product_attention(
-    _where(real, query),
-    _where(real, key),
-    _where(real, value),
+    query,
+    key,
+    value,
     q_seqlen=lengths,
     kv_seqlen=lengths,
     q_offsets=starts,
@@ -74,7 +76,7 @@ def cudnn_packed_attention(
     scale=1 / math.sqrt(query.shape[-1]),
     mask_type=cudnn.MaskType.PADDING_CAUSAL if causal else cudnn.MaskType.PADDING,
   )
-  return _where(real, attended)
+  return _zero_padding(real, attended)
 
 
 def segment_lengths_and_starts(
@@ -149,6 +151,25 @@ def splash_attention(
 def _where(real: jax.Array, x: jax.Array) -> jax.Array:
   """bool[B, S] and [B, S, N, H] -> x with zeros at padding, in value and gradient."""
   return jnp.where(real[:, :, None, None], x, 0)
+
+
+@jax.custom_vjp
+def _zero_padding(real: jax.Array, x: jax.Array) -> jax.Array:
+  """`_where` in the value; the gradient passes as it is."""
+  return _where(real, x)
+
+
+@jax.custom_vjp
+def _zero_gradient_of_padding(real: jax.Array, x: jax.Array) -> jax.Array:
+  """`_where` in the gradient; the value passes as it is."""
+  del real
+  return x
+
+
+_zero_padding.defvjp(lambda real, x: (_where(real, x), None), lambda _, g: (None, g))
+_zero_gradient_of_padding.defvjp(
+  lambda real, x: (x, real), lambda real, g: (None, _where(real, g))
+)
 
 
 class Kernel(NamedTuple):

@@ -192,8 +192,10 @@ def quick(show: Callable[[list], Iterator] = iter) -> tuple[list[Row], list[Besi
   ]
   dtypes = ("float32", "bfloat16")
   pairs = [(n, d) for n in names for d in dtypes if d in kernels.dtypes_of(n)]
-  # Most of the time XLA compiles, on one core a case.
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+  # On a CPU, XLA compiles most of the time, on one core a case. On a GPU, what one thread
+  # does can break the graph of launches that XLA records in another.
+  workers = os.cpu_count() if jax.default_backend() == "cpu" else 1
+  with concurrent.futures.ThreadPoolExecutor(workers) as threads:
     rows = [threads.submit(verify_case, QUICK_HEAD, *pair, num_layers=1) for pair in pairs]
     besides = [
       threads.submit(beside_xla, *pair, length)

@@ -371,7 +371,7 @@ def kernel_with_a_mask(query, key, value, *, bias, mask, implementation):
 def kernel_with_offsets(
   query, key, value, *, q_seqlen, kv_seqlen, q_offsets, kv_offsets, scale, mask_type
 ):
-  """Leaves padding as it finds it, as cuDNN does."""
+  """Its output and its gradients at padding are NaN: cuDNN does not write them."""
   assert scale == pytest.approx(query.shape[-1] ** -0.5)
   assert (q_seqlen == kv_seqlen).all()
   assert (q_offsets == kv_offsets).all()
@@ -380,14 +380,21 @@ def kernel_with_offsets(
   for row, slot in np.argwhere(lengths > 0):
     start = starts[row, slot]
     ids[row, start : start + lengths[row, slot]] = slot + 1
-  for x in (query, key, value):
-    assert not np.asarray(x)[ids == 0].any()
+  padding = (ids == 0)[:, :, None, None]
+
+  @jax.custom_vjp
+  def poison_gradient(x):
+    return x
+
+  poison_gradient.defvjp(
+    lambda x: (x, None), lambda _, g: (jnp.where(padding, jnp.nan, g),)
+  )
+  query, key, value = (poison_gradient(x) for x in (query, key, value))
   mask = packed_attention_mask(ids)
   if mask_type.name != "PADDING":
     assert mask_type.name == "PADDING_CAUSAL"
     mask &= np.tri(ids.shape[1], dtype=bool)[None, None]
-  attended = dot_product_attention(query, key, value, mask)
-  return jnp.where((ids == 0)[:, :, None, None], jnp.nan, attended)
+  return jnp.where(padding, jnp.nan, dot_product_attention(query, key, value, mask))
 
 
 @pytest.mark.parametrize(
@@ -399,22 +406,34 @@ def kernel_with_offsets(
     ("cudnn_packed", {"causal": True}),
   ],
 )
-def test_cudnn_is_told_of_segments_and_its_padding_is_not_read(
+def test_cudnn_is_told_of_segments_and_what_it_leaves_at_padding_is_not_read(
   monkeypatch, implementation, options
 ):
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", kernel_with_a_mask)
   monkeypatch.setattr(cudnn, "dot_product_attention", kernel_with_offsets)
-  query, key, value, _, segment_ids = make_inputs(jnp.float32)
-  expected = np.asarray(attention(query, key, value, segment_ids, **options))
-  if slopes := options.pop("slopes", None):
-    options["bias"] = attention_lib.alibi_bias(slopes, ROW_LENGTH)
-  attend = kernels.KERNELS[implementation].attend
-  found = np.asarray(attend(query, key, value, jnp.asarray(segment_ids), 7, **options))
+  query, key, value, weights, segment_ids = make_inputs(jnp.float32)
   real = segment_ids > 0
+  weights = np.where(real[:, :, None, None], weights, 0)
+  bias = {k: v for k, v in options.items() if k != "slopes"}
+  if "slopes" in options:
+    bias["bias"] = attention_lib.alibi_bias(options["slopes"], ROW_LENGTH)
+  attend = kernels.KERNELS[implementation].attend
+
+  def by_xla(*inputs):
+    return attention(*inputs, segment_ids, **options)
+
+  def by_kernel(*inputs):
+    return attend(*inputs, jnp.asarray(segment_ids), 7, **bias)
+
+  (expected, expected_pull), (found, pull) = (
+    jax.vjp(run, query, key, value) for run in (by_xla, by_kernel)
+  )
   np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-6)
-  assert (found[~real] == 0).all()
+  assert (np.asarray(found)[~real] == 0).all()
+  for x, wanted in zip(pull(weights), expected_pull(weights), strict=True):
+    np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])

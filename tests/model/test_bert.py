@@ -270,17 +270,6 @@ def test_gradients_of_the_vocabulary_are_those_of_the_plain_product(dtype):
       assert relative_difference(ours, theirs) < 8 * float(jnp.finfo(dtype).eps)
 
 
-def test_forward_mode_through_the_vocabulary_is_refused_with_the_reason():
-  model = make_model(num_layers=1)
-  batch = packs.lay_out(packs.random_sequences([[5, 4]]))
-  hidden = jnp.ones((1, packs.ROW_LENGTH, 14))
-  logits = lambda x: model.heads(x, batch)["mlm_logits"]  # noqa: E731
-  with pytest.raises(TypeError, match=r"only in reverse mode\. Expected jax\.grad"):
-    jax.jvp(logits, (hidden,), (hidden,))
-  each = jax.vmap(jax.grad(lambda x: logits(x[None]).sum()))(hidden)
-  assert relative_difference(each, jax.grad(lambda x: logits(x).sum())(hidden)) < 1e-6
-
-
 def test_layer_norm_keeps_its_digits_far_from_zero():
   """The mean of squares less the square of the mean would be all cancellation."""
   x = (1e4 + np.random.default_rng(0).standard_normal((7, 14))).astype(np.float32)
