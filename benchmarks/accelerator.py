@@ -13,10 +13,10 @@ Then, in the order of --cases, as far as --minutes allows:
 - base:512 and the like: steps of BERT-base (modern_base: ModernBERT) in rows of 512 tokens,
   with the attention that `auto` chooses, packed and one sequence a row; in blocks of steps
   one after another, as in training, and waited for each. Sequences have the lengths of
-  Wikipedia's; rows above 512 tokens hold as many as fit. Of the first two cases, also with
-  one change of the model, and where the time goes, from JAX's trace.
+  Wikipedia's; rows above 512 tokens hold as many as fit. Of the first two cases, also where
+  the time goes, from JAX's trace.
 - attention: the first case with the other proven implementations.
-- options: the first case with one option of XLA.
+- changes, options: the first case with one change of the model or one option of XLA.
 - train.py: the program itself on the standard library's text, and its bare step.
 - pytorch: transformers' BERT on sequences of the first case, with AdamW: padded, un-padded,
   with torch.compile, and flattened with FlashAttention.
@@ -65,14 +65,13 @@ CASES = (
 )
 QUICK = (Case("tiny", 128, 4), Case("modern_tiny", 128, 4))
 # What follows the first two cases, and what follows the first five.
-EARLY, LATE = ("train.py", "pytorch"), ("attention", "options")
+EARLY, LATE = ("changes", "train.py", "pytorch"), ("attention", "options")
 NAMES = [x.name for x in CASES]
 NAMES = [*NAMES[:2], *EARLY, *NAMES[2:5], *LATE, *NAMES[5:]]
 QUICK_NAMES = [*(x.name for x in QUICK), *EARLY, *LATE]
 PACE, QUICK_PACE = Pace(20, 4, 20, 8192), Pace(5, 2, 2, 512)
 # Steps with one difference; to try another field of the model's config, add a line.
-DROPOUT = Change("dropout 0.1", fields={"dropout_rate": 0.1})
-FP8 = Change("products=fp8", fields={"products": "fp8"})
+CHANGES = (Change("dropout 0.1", fields={"dropout_rate": 0.1}),)
 # One of the first two is what the step has anyway: its ratio shows the noise.
 OPTIONS = tuple(
   Change(f"{name}={value}", options={name: value})
@@ -85,8 +84,8 @@ OPTIONS = tuple(
     ("xla_gpu_cudnn_gemm_fusion_level", 2),
   )
 )
-CHANGES = {CASES[0].name: (DROPOUT,), CASES[1].name: (FP8,), "options": OPTIONS}
-QUICK_CHANGES = {QUICK[0].name: (DROPOUT,), "options": OPTIONS[1:2]}
+CHANGED = {"changes": CHANGES, "options": OPTIONS}
+QUICK_CHANGED = {"changes": CHANGES, "options": OPTIONS[1:2]}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "flash_attn")
 JAX_SHARE = "0.5"  # of a GPU's memory; the rest is for PyTorch, or for train.py
 
@@ -162,7 +161,7 @@ def main(arguments: list[str] | None = None):
     torch_device = None
   proven = prove(record)
   of_session: dict[str, Any] = {"until": until, "cases": cases, "dtype": dtype}
-  of_session["changes"] = QUICK_CHANGES if options.quick else CHANGES
+  of_session["changes"] = QUICK_CHANGED if options.quick else CHANGED
   of_session |= {"pace": pace, "proven": proven, "torch_device": torch_device}
   session = Session(record, **of_session)
   for name in options.cases or (QUICK_NAMES if options.quick else NAMES):

@@ -73,8 +73,7 @@ class Session:
     record: takes the results.
     until: a time of `time.monotonic`.
     cases: of steps; the first is also that of the other parts.
-    changes: of packed steps, by the name of their case; or by the name of a part, for the
-      first case.
+    changes: of packed steps of the first case, by the name of a part.
     dtype: of the computation.
     pace: how long steps are timed.
     proven: implementations of attention whose proofs pass.
@@ -97,26 +96,20 @@ class Session:
     self._cases, self._changes, self._dtype, self._pace = cases, changes, dtype, pace
     self._proven, self._torch_device = proven, torch_device
     self._slowness = 1.0  # the longest time of a part, divided by the guess
-    self._benches: dict[str, Bench] = {}  # by case
+    self._bench: Bench | None = None  # of the first case
 
   def measure(self, name: str):
     """Measures the part of this name."""
     first = self._cases[0]
-    of_changes = first
     for case in self._cases:
       if case.name == name:
         self._attempt(name, case.seconds, functools.partial(self._time, case))
-        of_changes = case
     if name == "attention":
       for other in self._others():
         what = f"{first.name} with {other}"
         self._attempt(what, first.seconds, functools.partial(self._time, first, other))
     for change in self._changes.get(name, ()):
-      what = f"{of_changes.name} with {change.name}"
-      guess = max(50, of_changes.seconds / 2)
-      self._attempt(what, guess, functools.partial(self._compare, of_changes, change))
-    if of_changes != first:
-      self._benches.pop(name, None)  # for its memory
+      self._attempt(change.name, 50, functools.partial(self._compare, change))
     if name == "train.py":
       self._attempt(name, 90, self._train)
     if name == "pytorch" and self._torch_device:
@@ -146,17 +139,21 @@ class Session:
     pace, dtype = self._pace, self._dtype
     return halving(case.rows, lambda rows: Bench(case, rows, implementation, dtype, pace))
 
-  def _bench_of(self, case: Case) -> Bench:
-    """The case with the attention that `auto` chooses; it is kept."""
-    if case.name not in self._benches:
-      chosen = choose(case, self._dtype).implementation
-      self._benches[case.name] = self._make_bench(case, chosen)
-    return self._benches[case.name]
+  def _first_bench(self) -> Bench:
+    """The first case with the attention that `auto` chooses; it is kept for other parts."""
+    if self._bench is None:
+      first = self._cases[0]
+      self._bench = self._make_bench(first, choose(first, self._dtype).implementation)
+    return self._bench
 
   def _time(self, case: Case, other: str = ""):
     """Times steps with the attention that `auto` chooses, or with another one."""
-    bench = self._make_bench(case, other) if other else self._bench_of(case)
-    why = "given" if other else choose(case, self._dtype).why
+    chosen = choose(case, self._dtype)
+    if case == self._cases[0] and not other:
+      bench = self._first_bench()
+    else:
+      bench = self._make_bench(case, other or chosen.implementation)
+    why = "given" if other else chosen.why
     self._record.add("steps", bench.measure() | {"why": why})
     if case in self._cases[:2] and not other:
       if kinds := bench.kinds():
@@ -169,8 +166,8 @@ class Session:
     chosen = choose(self._cases[0], self._dtype).implementation
     return [name for name in self._proven if name != chosen]
 
-  def _compare(self, case: Case, change: Change):
-    self._record.add("changes", self._bench_of(case).compare(change))
+  def _compare(self, change: Change):
+    self._record.add("changes", self._first_bench().compare(change))
 
   def _train(self):
     first = self._cases[0]

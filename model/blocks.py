@@ -61,22 +61,14 @@ class Linear(nnx.Linear):
   bfloat16, most terms of such a long sum would be lost.
   """
 
-  product = staticmethod(products.linear_product)
-
   def __call__(self, inputs):  # type: ignore[override]
     dtype = self.dtype or inputs.dtype
-    product = self.product(inputs.astype(dtype), self.kernel[...].astype(dtype))
+    product = products.linear_product(inputs.astype(dtype), self.kernel[...].astype(dtype))
     if self.bias is None:
       return product
     wide = np.promote_types(product.dtype, np.float32)
     bias = self.bias[...].astype(wide).reshape(*[1] * (inputs.ndim - 1), -1)
     return (product.astype(wide) + bias).astype(product.dtype)
-
-
-class Fp8Linear(Linear):
-  """The same with operands of 8 bits."""
-
-  product = staticmethod(products.fp8_product)
 
 
 class Embed(nnx.Embed):
@@ -96,12 +88,11 @@ def dense(
   outputs: int,
   rngs: nnx.Rngs,
   *,
-  kind: type[Linear] = Linear,
   initializer_range: float | None = None,
   use_bias: bool | None = None,
 ) -> Linear:
   """A linear layer; `initializer_range` and `use_bias` override the config's values."""
-  return kind(
+  return Linear(
     inputs,
     outputs,
     use_bias=config.USE_BIAS if use_bias is None else use_bias,
@@ -197,8 +188,7 @@ class Layer(nnx.Module):
     width, inner = config.hidden_size, config.intermediate_size
     into_residual = config.residual_range
     self.config, self.number = config, number
-    kind = Fp8Linear if config.products == "fp8" else Linear
-    linear_layer = functools.partial(dense, config, kind=kind, rngs=rngs)
+    linear_layer = functools.partial(dense, config, rngs=rngs)
     self.query = linear_layer(width, width)
     self.key = linear_layer(width, width)
     self.value = linear_layer(width, width)

@@ -17,12 +17,6 @@ ATTENTION_MASKS = {
   "none": "every real token of the row; the paper's ablation",
 }
 
-# How the linear layers of the stack multiply.
-PRODUCTS = {
-  "dtype": "in the dtype of the computation",
-  "fp8": "with operands of 8 bits, for GPUs since Hopper; not proven to be faster yet",
-}
-
 REMATERIALISATIONS = {
   "none": "all activations of the forward pass are kept for the backward pass",
   "layers": "each layer keeps only its input and is computed twice",
@@ -74,7 +68,6 @@ class ModelConfig:
     vocab_multiple: the number of entries of the token embedding is rounded up to a multiple
       of this, for hardware with wide matrix units. The added entries are never predicted.
     attention_impl: a key of `model.IMPLEMENTATIONS`; "auto" for the fastest.
-    products: how the linear layers of the stack multiply; a key of `PRODUCTS`.
     remat: what to compute twice to save memory; a key of `REMATERIALISATIONS`.
     dtype: the dtype of the computation. Softmax, LayerNorm and losses use at least float32.
       "auto" becomes that of `fastest_dtype`.
@@ -103,7 +96,6 @@ class ModelConfig:
   attention_mask: str = "segment"
   vocab_multiple: int = 1
   attention_impl: str = "auto"
-  products: str = "dtype"
   remat: str = "none"
   dtype: Any = "auto"  # a `jnp.dtype` once the config is made, like the next
   param_dtype: Any = jnp.float32
@@ -133,7 +125,6 @@ class ModelConfig:
         f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}."
       )
     self._check_choice("attention_mask", self.MASKS)
-    self._check_choice("products", PRODUCTS)
     self._check_choice("remat", REMATERIALISATIONS)
 
   def _check_choice(self, name: str, known):

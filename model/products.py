@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-
-FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 
 
 def linear_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -21,56 +17,6 @@ def linear_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.dot_general(x, kernel, (((last,), (0,)), ((), ())))
   transposed = jax.lax.optimization_barrier(kernel.T)
   return jax.lax.dot_general(x, transposed, (((last,), (1,)), ((), ())))
-
-
-@jax.custom_vjp
-def fp8_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """`linear_product` with operands of 8 bits: E4M3, and E5M2 for the gradient of outputs.
-
-  The kernel has one scale, and each token its own, so that no sequence changes how another
-  one is rounded. The gradient of the kernel, a sum over all tokens, is computed in the
-  dtype of the operands.
-
-  References:
-    Micikevicius et al., https://arxiv.org/abs/2209.05433.
-  """
-  return _fp8_dot(x, kernel, FORWARD, contracted=0)
-
-
-def _fp8_forward(x, kernel):
-  return fp8_product(x, kernel), (x, kernel)
-
-
-def _fp8_backward(saved, gradient):
-  x, kernel = saved
-  of_x = _fp8_dot(gradient, kernel, BACKWARD, contracted=1)
-  tokens = tuple(range(x.ndim - 1))
-  of_kernel = jax.lax.dot_general(x, gradient, ((tokens, tokens), ((), ())))
-  return of_x, of_kernel
-
-
-fp8_product.defvjp(_fp8_forward, _fp8_backward)
-
-
-def _fp8_dot(x: jax.Array, kernel: jax.Array, dtype: Any, *, contracted: int) -> jax.Array:
-  """The product over the last axis of `x`, in `dtype`, and one axis of the kernel."""
-  narrow, scales = _quantize(x, dtype, axis=-1)
-  narrow_kernel, scale = _quantize(kernel, FORWARD, axis=None)
-  dimensions = (((x.ndim - 1,), (contracted,)), ((), ()))
-  product = jax.lax.dot_general(
-    narrow, narrow_kernel, dimensions, preferred_element_type=x.dtype
-  )
-  wide = product.astype(jnp.float32) * (scales * scale.reshape((1,) * x.ndim))
-  return wide.astype(x.dtype)
-
-
-def _quantize(x: jax.Array, dtype: Any, *, axis: int | None) -> tuple[jax.Array, jax.Array]:
-  """x / scale in 8 bits, and the scales: of the whole array, or of each row of an axis."""
-  wide = x.astype(jnp.float32)
-  largest = jnp.abs(wide).max(axis=axis, keepdims=True)
-  scales = largest / float(jnp.finfo(dtype).max)
-  scales = jnp.where(scales > jnp.finfo(jnp.float32).tiny, scales, 1)
-  return (wide / scales).astype(dtype), scales
 
 
 @jax.custom_vjp
