@@ -16,7 +16,7 @@ import tqdm
 
 from model import hf, weights
 from model.files import NotWritten, check_new_folder, whole_folder
-from model.hf.tokenizer import BYTE_LEVEL_FILES, copy_byte_level
+from model.hf.tokenizer import BYTE_LEVEL_FILES, ORIGINALS, copy_originals, copy_tokenizer
 from model.testing import verify
 from packing.commands.program import Parser, fail, print_result
 
@@ -88,7 +88,8 @@ def _add_import(commands):
     text="read a Hugging Face directory into a folder of this project",
     epilog="""The directory holds config.json, model.safetensors and vocab.txt,
 tokenizer.json, or vocab.json with merges.txt; pickles are not opened. The new folder gets
-model.json, vocab.txt, checkpoints/0, and the tokenizer's files if it is not WordPiece.
+model.json, vocab.txt, checkpoints/0, the tokenizer's files in tokenizer/ for an export,
+and tokenizer.json if text is not split as by BERT.
 Training can start from either of the two:
 
   python -m model import bert-mini/ --out imported/
@@ -120,8 +121,9 @@ def _import(options) -> dict:
       vocabulary=stored.vocabulary,
       labels=stored.labels,
     )
+    copy_originals(stored.directory, pathlib.Path(partial) / ORIGINALS)
     if stored.vocabulary and stored.vocabulary.by_json:
-      copy_byte_level(stored.directory, partial)
+      copy_tokenizer(stored.directory, partial)
   return _summary(options.out, stored, params)
 
 

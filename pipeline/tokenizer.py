@@ -20,6 +20,8 @@ VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
 GPT2_VOCABULARY_FILE, GPT2_MERGES_FILE = "vocab.json", "merges.txt"
 _PADDING_TOKENS = PAD, "<pad>", "<|pad|>"
 _END_TOKENS = END, "</s>", "<eos>", SEP
+# Never in a text: there, "[SEP]" is text. Other added tokens are tokens.
+_CONTROL = {*SPECIAL_TOKENS, *_PADDING_TOKENS, *_END_TOKENS, "<s>", "<unk>", "<mask>"}
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
@@ -36,7 +38,8 @@ class Tokenizer:
     by_json: whether a .json file says how to split text; if not, it is split as by BERT.
 
   Raises:
-    InputError: the file is missing, or in another format.
+    InputError: the file is missing, or in another format; or a tokenizer.json beside a
+      vocabulary splits text differently.
   """
 
   def __init__(self, path: str | pathlib.Path):
@@ -47,6 +50,7 @@ class Tokenizer:
     else:
       self.vocabulary = read_vocabulary(self.path)
       self._tokenizer = word_piece_tokenizer(self.vocabulary)
+      _check_beside(self.path, self._tokenizer)
     self._ids = {token: number for number, token in enumerate(self.vocabulary)}
 
   def id_of(self, token: str) -> int:
@@ -61,6 +65,17 @@ class Tokenizer:
         "vocabulary, such as BERT's."
       )
     return self._ids[token]
+
+  @property
+  def warning(self) -> str:
+    """What a user should know before text is split; "" for nothing."""
+    words = set(self.vocabulary) - _CONTROL
+    if self.by_json or not any(word != word.lower() for word in words):
+      return ""
+    return (
+      f"{self.path} has capitals, but text is lower-cased for a vocabulary without a "
+      "tokenizer.json. Give the tokenizer.json of the model with --vocab-file."
+    )
 
   @property
   def padding_id(self) -> int | None:
@@ -117,7 +132,10 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
     if path.name == GPT2_VOCABULARY_FILE:
       tokenizer = _read_gpt2(path)
     else:
-      tokenizer = tokenizers.Tokenizer.from_file(str(path))
+      definition = json.loads(path.read_text(encoding="utf-8"))
+      for token in definition.get("added_tokens") or []:
+        token["special"] = token["content"] in _CONTROL
+      tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))
   except Exception as error:  # the library raises nothing narrower
     raise InputError(
       f"Expected a tokenizer.json of Hugging Face's tokenizers, or GPT-2's "
@@ -133,6 +151,29 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   if not vocabulary:
     raise InputError(f"{path} has no vocabulary; expected at least one token.")
   return tokenizer, vocabulary
+
+
+def _check_beside(path: pathlib.Path, ours: tokenizers.Tokenizer):
+  """Refuses a vocabulary whose own tokenizer.json splits text differently."""
+  beside = path.with_name(TOKENIZER_FILE)
+  if not beside.exists():
+    return
+  theirs, _ = _read_json(beside)
+  if _rules(theirs) != _rules(ours):
+    raise InputError(
+      f"{beside} splits text differently from BERT's uncased WordPieces with {path.name}. "
+      f"Give {beside} instead of {path.name}."
+    )
+
+
+def _rules(tokenizer: tokenizers.Tokenizer) -> list:
+  """What decides how text is split."""
+  rules = json.loads(tokenizer.to_str())
+  normalizer = rules["normalizer"] or {}
+  if normalizer.get("strip_accents") and normalizer.get("lowercase"):
+    normalizer["strip_accents"] = None  # which means the same
+  added = [token["content"] for token in rules["added_tokens"] if not token["special"]]
+  return [rules["model"], normalizer, rules["pre_tokenizer"], added]
 
 
 # ---- word pieces -----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from model import LANGUAGE_MODELS, ModelConfig, losses
 from model.models import abstract_model, draw_params, drawing_device
 from training.errors import ConfigError
 from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
-from training.norms import norm
+from training.optimizer import norm
 
 State = dict[str, Any]
 Batch = Mapping[str, jax.Array]

@@ -29,7 +29,9 @@ from model.hf.config import (
   read_config,
 )
 from model.hf.tokenizer import (
-  copy_byte_level,
+  ORIGINALS,
+  copy_originals,
+  copy_tokenizer,
   describe_fast,
   read_vocabulary,
   write_fast_tokenizer,
@@ -158,8 +160,9 @@ def export_model(
     directory: the folder to write, which must be new or empty.
     vocabulary: the vocabulary of the tokenizer to write; None for no tokenizer.
     labels: the names of the classes; a GPT-2 has none.
-    tokenizer: a folder from which the files of a byte-level BPE are copied; without it,
-      such a vocabulary gets no tokenizer.
+    tokenizer: a folder from which the tokenizer's files are copied: those that an import
+      kept, or those of a vocabulary that a file splits. Without it, such a vocabulary gets
+      no tokenizer.
 
   Raises:
     FileExistsError: the directory is not empty.
@@ -208,8 +211,10 @@ def export_model(
       else:
         write_fast_tokenizer(partial, vocabulary, max_length=longest, is_encoder=is_encoder)
     elif vocabulary and tokenizer:
-      copy_byte_level(pathlib.Path(tokenizer), partial)
+      copy_tokenizer(pathlib.Path(tokenizer), partial)
       describe_fast(partial, max_length=longest, is_encoder=is_encoder)
+    if vocabulary and tokenizer:
+      copy_originals(pathlib.Path(tokenizer) / ORIGINALS, partial)
     if isinstance(config, Gpt2Config):
       about = gpt2_json(config, vocabulary)
     elif isinstance(config, ModernBertConfig):

@@ -1,7 +1,8 @@
 """Reads the vocabulary of a Hugging Face tokenizer, and writes a tokenizer.
 
-For a byte-level BPE, such as GPT-2's, only the tokens and their ids are read, which show
-whether a dataset was made with it. Its files are copied unchanged.
+A folder's own `tokenizer.json` says how text is split. If it is BERT's uncased WordPiece,
+its tokens are enough; for any other, text is split by the file itself. Without one,
+`vocab.txt` is split as BERT does, and settings that BERT's WordPiece lacks are refused.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -19,13 +21,30 @@ from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
 
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
 BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # one of them; the latter with its merges
-_MERGES = "merges.txt"
+_ADDED, _MERGES = "added_tokens.json", "merges.txt"
+FILES = (
+  *(*BYTE_LEVEL_FILES, _MERGES, VOCABULARY, _SETTINGS, _ADDED),
+  "special_tokens_map.json",
+)
+ORIGINALS = "tokenizer"  # in an imported folder, the folder with the files that came
 SPECIAL_TOKENS = {
   "pad_token": "[PAD]",
   "unk_token": "[UNK]",
   "cls_token": "[CLS]",
   "sep_token": "[SEP]",
   "mask_token": "[MASK]",
+}
+# Of a tokenizer_config.json without a tokenizer.json: values that BERT's WordPiece has.
+_BERTS = {
+  "tokenizer_class": (
+    *(f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "MobileBert")),
+    *(f"{name}TokenizerFast" for name in ("Bert", "DistilBert", "Electra", "MobileBert")),
+    "PreTrainedTokenizerFast",
+  ),
+  "do_basic_tokenize": (True,),
+  "never_split": ([],),
+  "tokenize_chinese_chars": (True,),
+  "wordpieces_prefix": ("##",),
 }
 
 
@@ -40,71 +59,109 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
     The vocabulary; None if the directory has none of these files.
 
   Raises:
-    WeightsError: the tokenizer is neither a WordPiece nor a byte-level BPE, or is a
-      WordPiece that splits text differently from BERT's.
+    WeightsError: a file is damaged, the files contradict each other, or a `vocab.txt` is
+      split differently from BERT's.
   """
-  if path := _byte_level_file(directory):
-    return Vocabulary(read_byte_level_tokens(path), lowercase=False, by_json=True)
   try:
     settings = _read_json(directory / _SETTINGS)
-    fast = _read_json(directory / _FAST)
-    normalizer = fast.get("normalizer") or {
-      "lowercase": settings.get("do_lower_case", True),
-      "strip_accents": settings.get("strip_accents"),
-      "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
-    }
+    if (directory / _FAST).exists():
+      fast = _read_fast(directory / _FAST)
+      tokens = _tokens(fast)
+      _check_agreement(directory, settings, fast, tokens)
+      is_berts = _is_berts(fast, tokens)
+      return Vocabulary(tokens, lowercase=is_berts, by_json=not is_berts)
     if (directory / VOCABULARY).exists():
       tokens = read_tokens(directory / VOCABULARY)
-    elif fast:
-      tokens = _tokens(fast, "WordPiece")
-    else:
-      return None
-    lowercase = normalizer["lowercase"]
-    for name, expected in (
-      ("strip_accents", (None, lowercase)),
-      ("handle_chinese_chars", (True,)),
-    ):
-      if normalizer[name] not in expected:
-        raise ValueError(f"{name} is {normalizer[name]}, expected {expected[-1]}")
-    for name, token in SPECIAL_TOKENS.items():
-      if token not in tokens:
-        raise ValueError(f"there is no {name} {token}")
-    if len(set(tokens)) != len(tokens):
-      raise ValueError("a token occurs twice")
+      _check_added(directory, settings, tokens)
+      return Vocabulary(tokens, lowercase=_check_word_pieces(settings, tokens))
+    if (directory / BYTE_LEVEL_FILES[1]).exists():
+      tokens = read_byte_level_tokens(directory / BYTE_LEVEL_FILES[1])
+      return Vocabulary(tokens, lowercase=False, by_json=True)
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    if isinstance(error, WeightsError):
+      raise
     raise WeightsError(
-      f"The tokenizer in {directory} cannot be used: {error}. Expected BERT's WordPiece "
-      "or a byte-level BPE, as BertTokenizer.save_pretrained or GPT2Tokenizer's writes it."
+      f"The tokenizer in {directory} cannot be used: {error}. Expected a tokenizer.json of "
+      "Hugging Face's tokenizers, or BERT's WordPiece as BertTokenizer.save_pretrained "
+      "writes it."
     ) from error
-  return Vocabulary(tokens, lowercase=lowercase)
+  return None
 
 
-def _byte_level_file(directory: pathlib.Path) -> pathlib.Path | None:
-  """The file with the tokens of a byte-level BPE, if a byte-level BPE splits text."""
-  fast, older = (directory / name for name in BYTE_LEVEL_FILES)
-  if not fast.exists():
-    return older if older.exists() and not (directory / VOCABULARY).exists() else None
-  try:
-    return fast if _read_json(fast)["model"]["type"] == "BPE" else None
-  except (OSError, ValueError, KeyError, TypeError):
-    return None  # `read_vocabulary` then reports what is wrong
+def _check_agreement(directory, settings: dict, fast: dict, tokens: tuple[str, ...]):
+  """Refuses settings with which transformers would split text differently."""
+  normalizer = fast["normalizer"] or {}
+  if normalizer.get("type") == "BertNormalizer":
+    lowercase = normalizer["lowercase"]
+    strips = normalizer["strip_accents"]
+    for name, value in (
+      ("do_lower_case", lowercase),
+      ("strip_accents", lowercase if strips is None else strips),
+      ("tokenize_chinese_chars", normalizer["handle_chinese_chars"]),
+    ):
+      if settings.get(name) not in (None, value):
+        raise ValueError(
+          f"{name} is {settings[name]} in {_SETTINGS}, but {value} in {_FAST}"
+        )
+  _check_added(directory, settings, tokens)
+
+
+def _check_added(directory, settings: dict, tokens: tuple[str, ...]):
+  """Refuses added tokens that the vocabulary lacks."""
+  added = dict(_read_json(directory / _ADDED))
+  for number, token in settings.get("added_tokens_decoder", {}).items():
+    added[token["content"]] = int(number)
+  for token, number in added.items():
+    if not 0 <= number < len(tokens) or tokens[number] != token:
+      raise ValueError(
+        f"the added token {token!r} has the id {number}, which {_FAST} or {VOCABULARY} "
+        "does not give it"
+      )
+
+
+def _check_word_pieces(settings: dict, tokens: tuple[str, ...]) -> bool:
+  """Whether BERT's WordPiece with these settings lowercases; refuses any other."""
+  lowercase = settings.get("do_lower_case", True)
+  allowed = _BERTS | {"do_lower_case": (True, False), "strip_accents": (lowercase,)}
+  for name, values in allowed.items():
+    value = settings.get(name)
+    if value is not None and value not in values:
+      raise ValueError(f"{name} is {value}, expected {values[0]}")
+  for name, token in SPECIAL_TOKENS.items():
+    if token not in tokens:
+      raise ValueError(f"there is no {name} {token}")
+  if len(set(tokens)) != len(tokens):
+    raise ValueError("a token occurs twice")
+  return lowercase
+
+
+def _is_berts(fast: dict, tokens: tuple[str, ...]) -> bool:
+  """Whether it splits text as BERT's uncased WordPiece does."""
+  special = set(SPECIAL_TOKENS.values())
+  if not special <= set(tokens):
+    return False
+  berts = json.loads(_word_pieces(tokens, lowercase=True).to_str())
+  if (fast["normalizer"] or {}).get("strip_accents"):  # None means the same
+    fast = fast | {"normalizer": fast["normalizer"] | {"strip_accents": None}}
+  parts = "model", "normalizer", "pre_tokenizer"
+  added = {token["content"] for token in fast["added_tokens"]}
+  return all(fast[part] == berts[part] for part in parts) and added <= special
 
 
 def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
-  """The tokens of a BPE's `tokenizer.json`, or of a `vocab.json` like GPT-2's.
+  """The tokens of a `tokenizer.json`, or of a `vocab.json` like GPT-2's.
 
   Raises:
     WeightsError: the file is neither of the two, or its ids have gaps.
   """
   try:
-    value = _read_json(path)
-    if path.name == _FAST:
-      return _tokens(value, "BPE")
-    return _in_order(value, path.name)
+    if path.name != BYTE_LEVEL_FILES[1]:
+      return _tokens(_read_fast(path))
+    return _in_order(_read_json(path), path.name)
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise WeightsError(
-      f"{path} cannot be used: {error}. Expected a byte-level BPE, as "
-      "GPT2Tokenizer.save_pretrained writes it."
+      f"{path} cannot be used: {error}. Expected a tokenizer.json of Hugging Face's "
+      f"tokenizers, or a {BYTE_LEVEL_FILES[1]} as GPT2Tokenizer.save_pretrained writes it."
     ) from error
 
 
@@ -135,18 +192,23 @@ def write_fast_tokenizer(
   Arguments as for `describe_fast`.
   """
   write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
-  ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-  unknown = SPECIAL_TOKENS["unk_token"]
-  tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
-  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=vocabulary.lowercase)
-  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer = _word_pieces(vocabulary.tokens, vocabulary.lowercase)
   tokenizer.decoder = decoders.WordPiece()
   write_text(directory / _FAST, tokenizer.to_str())
   describe_fast(directory, max_length=max_length, is_encoder=is_encoder)
 
 
-def copy_byte_level(source: pathlib.Path, directory: pathlib.Path):
-  """Copies the existing files of a byte-level BPE."""
+def copy_originals(source: pathlib.Path, directory: pathlib.Path):
+  """Copies all files of a tokenizer that are there, as they are."""
+  there = [name for name in FILES if (source / name).exists()]
+  if there:
+    directory.mkdir(exist_ok=True)
+  for name in there:
+    shutil.copyfile(source / name, directory / name)
+
+
+def copy_tokenizer(source: pathlib.Path, directory: pathlib.Path):
+  """Copies the files that say how text is split: a tokenizer.json, or GPT-2's two."""
   for name in (*BYTE_LEVEL_FILES, _MERGES):
     if (source / name).exists():
       shutil.copyfile(source / name, directory / name)
@@ -195,12 +257,30 @@ def _read_json(path: pathlib.Path) -> dict:
   return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def _tokens(fast: dict, kind: str) -> tuple[str, ...]:
-  if fast["model"]["type"] != kind:
-    raise ValueError(f"the model of {_FAST} is {fast['model']['type']}")
-  ids = dict(fast["model"]["vocab"])
-  ids |= {token["content"]: token["id"] for token in fast.get("added_tokens", [])}
-  return _in_order(ids, _FAST)
+def _read_fast(path: pathlib.Path) -> dict[str, Any]:
+  """A tokenizer.json as this version of tokenizers writes it."""
+  try:
+    return json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
+  except Exception as error:  # the library raises no narrower class
+    raise ValueError(f"{path.name}: {str(error).splitlines()[0]}") from error
+
+
+def _word_pieces(tokens: tuple[str, ...], lowercase: bool) -> tokenizers.Tokenizer:
+  """BERT's WordPiece."""
+  ids = {token: number for number, token in enumerate(tokens)}
+  unknown = SPECIAL_TOKENS["unk_token"]
+  tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  return tokenizer
+
+
+def _tokens(fast: dict) -> tuple[str, ...]:
+  vocab = fast["model"]["vocab"]
+  if isinstance(vocab, list):  # of a Unigram: pairs of a token and its score
+    vocab = {token: number for number, (token, _) in enumerate(vocab)}
+  added = {token["content"]: token["id"] for token in fast["added_tokens"]}
+  return _in_order(vocab | added, _FAST)
 
 
 def _in_order(ids: dict[str, int], name: str) -> tuple[str, ...]:

@@ -62,6 +62,8 @@ def prepare(
     vocabulary = Tokenizer(given) if given and pathlib.Path(given).exists() else None
     return _open_same(directory, settings, fields, vocabulary)
   vocabulary = Tokenizer(given) if given else None
+  if vocabulary and vocabulary.warning and task.texts is not None:
+    print(f"WARNING: {vocabulary.warning}", file=sys.stderr)
   sources = {
     split: open_source(spec, fields) for split, spec in _specs(settings).items() if spec
   }

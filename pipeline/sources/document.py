@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from packing import InputError
@@ -58,6 +59,8 @@ class DocumentFields:
     documents: how a text file splits into documents; see `textfiles.split_text`.
     line_fields: fields that a line of a text file holds, separated by tabs; () if the
       file holds running text.
+    classes: fields whose values are classes. Where a source names its own classes, their
+      numbers become names.
   """
 
   required: tuple[str, ...]
@@ -65,6 +68,7 @@ class DocumentFields:
   columns: tuple[tuple[str, str], ...] = ()
   documents: str = "blank-line"
   line_fields: tuple[str, ...] = ()
+  classes: tuple[str, ...] = ()
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -75,8 +79,20 @@ class DocumentFields:
     return dict(self.columns).get(field, field)
 
 
-def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
+def select_fields(
+  values: dict,
+  fields: DocumentFields,
+  where: str,
+  class_names: Mapping[str, Sequence[str]] = {},
+) -> Document:
   """A document with some of the values of a record.
+
+  Args:
+    values: the record.
+    fields: what to select.
+    where: the place of the record in its source, for messages.
+    class_names: by column, the names of the classes in the order of their numbers, where
+      the source has them.
 
   Raises:
     InputError: a required field is missing, or a text is too long or invalid.
@@ -85,8 +101,11 @@ def select_fields(values: dict, fields: DocumentFields, where: str) -> Document:
   for field in fields.names:
     column = fields.column(field)
     if column in values:
-      check_texts(values[column], where)
-      selected[field] = values[column]
+      value = values[column]
+      check_texts(value, where)
+      names = class_names.get(column, ()) if field in fields.classes else ()
+      is_class = isinstance(value, int) and 0 <= value < len(names)
+      selected[field] = names[value] if is_class else value
     elif field in fields.required:
       raise InputError(
         f"{where} has no {column!r}; found {', '.join(map(str, values)) or 'nothing'}. "

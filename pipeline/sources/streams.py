@@ -79,6 +79,9 @@ class DocumentStream:
     self._records: Any = records
     self._fields, self._name, self._read = fields, name, 0
     self._has_state = hasattr(records, "state_dict")
+    features = getattr(records, "features", None) or {}  # of Hugging Face's datasets
+    kinds = {column: getattr(kind, "names", None) for column, kind in features.items()}
+    self._class_names = {column: names for column, names in kinds.items() if names}
 
   def read(self) -> Iterator[Document]:
     """The documents after the position.
@@ -96,7 +99,7 @@ class DocumentStream:
     for values in records:
       self._read += 1
       where = f"{self._name}, record {self._read}"
-      yield select_fields(dict(values), self._fields, where)
+      yield select_fields(dict(values), self._fields, where, self._class_names)
 
   def state(self) -> dict[str, Any]:
     """The position, as JSON values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import pathlib
 from collections.abc import Iterator
 
@@ -80,12 +81,13 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   """
   schema, read = _open(path, fields)
   names = dict.fromkeys(map(fields.column, fields.names))
+  class_names = _class_names(schema)
   number = 0
   try:
     for batch in read([name for name in names if name in schema.names]):
       for start in range(0, len(batch), _RECORDS):
         for values in batch.slice(start, _RECORDS).to_pylist():
-          yield select_fields(values, fields, f"{path}, record {number}")
+          yield select_fields(values, fields, f"{path}, record {number}", class_names)
           number += 1
   except UnicodeDecodeError as error:
     raise InputError(
@@ -97,6 +99,20 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
       f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). "
       "Download or write it again."
     ) from error
+
+
+def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
+  """By column, the names of its classes, from what Hugging Face's datasets write."""
+  try:
+    features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    kinds = {name: kind for name, kind in features.items() if isinstance(kind, dict)}
+  except (ValueError, LookupError, TypeError, AttributeError):
+    return {}
+  return {
+    name: [str(x) for x in kind["names"]]
+    for name, kind in kinds.items()
+    if kind.get("_type") == "ClassLabel" and isinstance(kind.get("names"), list)
+  }
 
 
 def _open(path: pathlib.Path, fields: DocumentFields):
@@ -193,37 +209,34 @@ def _is_quoted(path: pathlib.Path) -> bool:
   records up to the next quote as one field.
 
   Raises:
-    InputError: a .csv has other quotes; a .tsv has carriage returns inside lines; the file
-      is binary or not UTF-8, or a line is too long.
+    InputError: a .csv has other quotes; a field of a .tsv has several lines; the file is
+      binary or not UTF-8, or a line is too long.
   """
   delimiter = _DELIMITERS[plain_suffix(path)]
   csv.field_size_limit(MAX_DOCUMENT_BYTES)
   records = csv.reader(_lines(path), delimiter=delimiter, strict=True)
   last = 0  # last line of the previous record
+  several: list[tuple[int, int]] = []  # first and last line of longer records
   try:
     for _ in records:
+      if records.line_num > last + 1:
+        several.append((last + 1, records.line_num))
       last = records.line_num
   except csv.Error as error:
     if delimiter == "\t":
-      _check_line_ends(path)
       return False
     raise InputError(
       f"{path}: the record at line {last + 1} is not valid CSV ({error}). Expected a "
       "quoted field to end with a quote, and quotes inside it doubled. Write it with csv "
       "or pandas in Python, or as .jsonl."
     ) from error
+  if several and delimiter == "\t":
+    first, last = several[0]
+    raise InputError(
+      f"{path}, line {first}: a field in quotes ends in line {last}; expected each record "
+      "on one line. If the quotes are text, write the file as .jsonl or .csv."
+    )
   return True
-
-
-def _check_line_ends(path: pathlib.Path):
-  """Refuses carriage returns inside lines, which Arrow reads as ends of records."""
-  for number, line in textfiles.lines_of(path):
-    if "\r" in line.rstrip("\r\n"):
-      raise InputError(
-        f"{path}, line {number} has a carriage return inside; expected line feeds at the "
-        "ends of records. If carriage returns end the records, convert them, such as with: "
-        "tr '\\r' '\\n'. If they are inside fields, replace them by spaces."
-      )
 
 
 def _is_text(kind: pa.DataType) -> bool:

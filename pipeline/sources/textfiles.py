@@ -188,9 +188,7 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
   Raises:
     InputError: the file is binary or not UTF-8, or a line is too long.
   """
-  number = 0
-  while line := file.readline(MAX_DOCUMENT_BYTES + 1):
-    number += 1
+  for number, line in enumerate(_split_lines(file), start=1):
     if b"\0" in line:
       raise InputError(
         f"{name} is a binary file: line {number} holds a zero byte. Expected text in "
@@ -207,3 +205,21 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
         "ISO-8859-1 -t UTF-8."
       ) from error
     yield number, text
+
+
+def _split_lines(file: BinaryIO) -> Iterator[bytes]:
+  """Lines with their ends: line feeds, carriage returns, or a line feed after these.
+
+  A line longer than `MAX_DOCUMENT_BYTES` may be cut after that.
+  """
+  held = b""
+  while part := file.readline(MAX_DOCUMENT_BYTES + 1):
+    if part.endswith(b"\r"):  # perhaps before a line feed
+      part += file.read(1)
+    *lines, held = re.split(rb"(?<=\r)(?!\r?\r?\n)", held + part)
+    yield from lines
+    if held.endswith(b"\n") or len(held) > MAX_DOCUMENT_BYTES:
+      yield held
+      held = b""
+  if held:
+    yield held

@@ -44,6 +44,9 @@ class TfdsPartition:
 
   def read(self) -> Iterator[Document]:
     examples = _data_source(self.folder, self.split)
+    features = _builder(self.folder).info.features
+    kinds = {column: getattr(kind, "names", None) for column, kind in features.items()}
+    class_names = {column: names for column, names in kinds.items() if names}
     for start in range(self.start, self.stop, _EXAMPLES):
       numbers = range(start, min(start + _EXAMPLES, self.stop))
       try:
@@ -55,7 +58,7 @@ class TfdsPartition:
         ) from error
       for number, example in zip(numbers, found, strict=True):
         where = f"tfds:{self.name}#{self.split}, example {number}"
-        yield select_fields(_plain(example, where), self.fields, where)
+        yield select_fields(_plain(example, where), self.fields, where, class_names)
 
 
 def partitions(name: str, split: str, fields: DocumentFields) -> Iterator[TfdsPartition]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from packing import InputError
 from packing.errors import short_repr
@@ -63,18 +64,24 @@ def _tokenised(
       if is_short:
         continue
     (ids,) = encoder.tokenizer.encode([text])
+    if not ids:  # such as a zero-width space
+      continue
     tally["documents_used"] += 1
     yield document, ids
 
 
 def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
-  """The tokens that each document gives, without the padding at their end."""
+  """The tokens that each document gives, without padding.
+
+  The `attention_mask` says what is padding. Without one, padding tokens at the end are.
+  """
   for document in shard.documents:
-    ids = _checked_tokens(document, encoder.tokenizer)
-    if not ids:
+    kept = _real_tokens(document, encoder.tokenizer)
+    if kept is None or kept.stop == kept.start:
       continue
+    ids = document.fields["input_ids"][kept]
     encoder.tally["documents_used"] += 1
-    first_type = _first_type_length(document, len(ids))
+    first_type = _first_type_length(document, kept)
     label = document.fields.get("label")
     label = 0 if label is None else label
     if not isinstance(label, int) or not -(2**31) <= label < 2**31:
@@ -105,11 +112,11 @@ def _pieces(
   return [ids[i : i + most] for i in range(0, len(ids), most)]
 
 
-def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
-  """Tokens without the padding at their end."""
+def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
+  """Where the tokens that are not padding stand; None for no tokens."""
   where, ids = document.where, document.fields["input_ids"]
   if not ids:
-    return []
+    return None
   if not isinstance(ids, list) or not all(type(n) is int for n in ids):
     raise InputError(
       f"{where}: input_ids is {short_repr(ids)}; expected a list of integers."
@@ -121,30 +128,46 @@ def _checked_tokens(document: Document, tokenizer: Tokenizer) -> list[int]:
         f"{where}: token {place} is {token}; {tokenizer.path.name} has the ids 0 to "
         f"{size - 1}. Give the vocabulary that the tokens were made with."
       )
+  if (mask := document.fields.get("attention_mask")) is not None:
+    return _marked(mask, len(ids), where)
   padding = tokenizer.padding_id
   if padding is None:
-    return ids
+    return slice(0, len(ids))
   end = len(ids)
   while end and ids[end - 1] == padding:
     end -= 1
   if padding in ids[:end]:
     raise InputError(
       f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding; "
-      "expected padding at the end only. Remove it, or give the vocabulary that the "
-      "tokens were made with."
+      "expected padding at the end only. Remove it, or give an attention_mask, or the "
+      "vocabulary that the tokens were made with."
     )
-  return ids[:end]
+  return slice(0, end)
 
 
-def _first_type_length(document: Document, length: int) -> int:
-  types = document.fields.get("token_type_ids")
+def _marked(mask: Any, length: int, where: str) -> slice | None:
+  """Where an attention mask has ones, which must stand together; None for nowhere."""
+  if isinstance(mask, list) and len(mask) == length and set(mask) <= {0, 1}:
+    if 1 not in mask:
+      return None
+    start, ones = mask.index(1), mask.count(1)
+    if 0 not in mask[start : start + ones]:
+      return slice(start, start + ones)
+  raise InputError(
+    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, ones for "
+    "tokens and zeros for padding before or after them."
+  )
+
+
+def _first_type_length(document: Document, kept: slice) -> int:
+  types, length = document.fields.get("token_type_ids"), kept.stop - kept.start
   if types is None:
     return length
-  if not isinstance(types, list) or len(types) < length:
-    expected = f"{length} numbers, one for each token"
+  if not isinstance(types, list) or len(types) < kept.stop:
+    expected = f"{kept.stop} numbers, one for each token"
   else:
-    ones = types[:length].count(1)
-    if types[:length] == [0] * (length - ones) + [1] * ones:
+    ones = types[kept].count(1)
+    if types[kept] == [0] * (length - ones) + [1] * ones:
       return length - ones
     expected = "zeros and then ones"
   raise InputError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fractions
 import itertools
-import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ _TWO = "sentence1", "sentence2"
 _ENTAILMENT = "entailment", "not_entailment"
 _LARGEST = float(np.finfo(np.float32).max)  # the largest label of a regression
 _EXAMPLES = 64  # tokenised at a time
+# Python's own numbers also have underscores, and any exponent, which takes memory.
+_DECIMAL = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?"
 
 
 class GlueTask(NamedTuple):
@@ -142,6 +145,11 @@ def shorten(parts: list[list[int]], most: int):
 def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
   """The number of a class; without classes, the value to predict.
 
+  A text is the class of this very name, and true or false the class named so, in capitals
+  or not. Otherwise a number is the class whose name is the same number. If no name is a
+  number, whole numbers are the numbers of classes; unless these are true and false, in this
+  order, where 1 would mean both.
+
   Example:
     >>> parse_label(Document({"label": "entailment"}), ("entailment", "not_entailment"))
     0
@@ -149,36 +157,62 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
     3.25
     >>> parse_label(Document({"label": 5}), ("1", "5"))
     1
+    >>> parse_label(Document({"label": "1.10"}), ("1.1", "1.10"))
+    1
 
   Raises:
-    InputError: the label is not a class or its number; without classes, not a number.
+    InputError: the label is not a class or its number, or names several classes; without
+      classes, it is not a number.
   """
   value = document.fields["label"]
-  for place, name in enumerate(labels):
-    if name == value or _number(name) == _number(value):
-      return place
   number = _number(value)
   if not labels:
-    if abs(number) <= _LARGEST:
-      return number
+    if number is not None and abs(number) <= _LARGEST:
+      return float(number)
     raise InputError(
       f"{document.where}: label is {short_repr(value)}; expected a number that fits in 32 "
       "bits."
     )
-  # If class names are numbers, labels match by value, never by index.
-  named = not all(math.isnan(_number(name)) for name in labels)
-  if named or number not in range(len(labels)):
-    hidden = " Test splits hide their labels; use another split." if number == -1 else ""
-    numbers = "" if named else f"0 to {len(labels) - 1} or "
+  if isinstance(value, str) and value in labels:
+    return labels.index(value)
+  numbers = [_number(name) for name in labels]
+  named = [number is not None and number == of_name for of_name in numbers]
+  word = str(value).lower()
+  if isinstance(value, bool) or word in ("true", "false"):
+    named = [name.lower() == word for name in labels]
+  if sum(named) == 1:
+    return named.index(True)
+  if any(named):
+    same = ", ".join(name for name, found in zip(labels, named, strict=True) if found)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}; expected {numbers}one of "
-      f"{', '.join(labels)}.{hidden}"
+      f"{document.where}: label is {short_repr(value)}, which may be any of the classes "
+      f"{same}. Write the classes as text, exactly as they are named."
     )
-  return int(number)
+  # If class names are numbers, labels match by value, never by index. If they are true and
+  # false, 1 would mean both.
+  indexed = not any(of_name is not None for of_name in numbers)
+  indexed = indexed and [name.lower() for name in labels] != ["true", "false"]
+  if indexed and number is not None and number in range(len(labels)):
+    return int(number)
+  hidden = " Test splits hide their labels; use another split." if number == -1 else ""
+  indices = f"0 to {len(labels) - 1} or " if indexed else ""
+  raise InputError(
+    f"{document.where}: label is {short_repr(value)}; expected {indices}one of "
+    f"{', '.join(labels)}.{hidden}"
+  )
 
 
-def _number(value) -> float:
+def _number(value) -> fractions.Fraction | None:
+  """The exact value of a number or of its text; None if it is neither.
+
+  A float stands for the shortest decimal that it is written as: 0.1 is one tenth.
+  """
+  text = value.strip() if isinstance(value, str) else repr(value)
+  if isinstance(value, bool) or not isinstance(value, int | float | str):
+    return None
+  if isinstance(value, str) and not re.fullmatch(_DECIMAL, text):
+    return None
   try:
-    return float(value)
-  except (TypeError, ValueError, OverflowError):
-    return math.nan
+    return fractions.Fraction(text)
+  except ValueError:  # infinite, or not a number
+    return None

@@ -8,8 +8,8 @@
 |               |                                     | many of the document as fit       |
 | `documents`   | text                                | [CLS] text [SEP]                  |
 | `text`        | text                                | its tokens and an end token       |
-| `tokens`      | input_ids; perhaps token_type_ids   | its tokens as they are            |
-|               | and label                           |                                   |
+| `tokens`      | input_ids; perhaps attention_mask,  | its tokens without the padding    |
+|               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
 | `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
 | `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
@@ -108,7 +108,13 @@ class Task:
         )
     named = tuple(field for field, _ in columns if field in self.optional)
     optional = tuple(field for field in self.optional if field not in named)
-    return DocumentFields((*self.fields, *named), optional, columns, settings.documents)
+    return DocumentFields(
+      (*self.fields, *named),
+      optional,
+      columns,
+      settings.documents,
+      classes=("label",) if self.has_classes else (),
+    )
 
 
 def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
@@ -239,7 +245,7 @@ TASKS = {
   ),
   "tokens": Task(
     fields=("input_ids",),
-    optional=("token_type_ids", "label"),
+    optional=("attention_mask", "token_type_ids", "label"),
     make_sequences=causal.token_sequences,
     texts=None,
     too_long=("error", "truncate", "split"),

@@ -422,7 +422,8 @@ def test_cudnn_is_told_of_segments_and_what_it_leaves_at_padding_is_not_read(
   attend = kernels.KERNELS[implementation].attend
 
   def by_xla(*inputs):
-    return attention(*inputs, segment_ids, **options)
+    query, key, value = inputs
+    return attention(query, key, value, segment_ids, **options)
 
   def by_kernel(*inputs):
     return attend(*inputs, jnp.asarray(segment_ids), 7, **bias)

@@ -137,6 +137,24 @@ def test_a_tokenizer_that_is_not_word_piece_goes_in_and_out_as_it_is(tmp_path, c
   assert not (out / "vocab.txt").exists()
 
 
+def test_all_files_of_a_tokenizer_come_back(tmp_path):
+  original, folder, out = (tmp_path / name for name in ("original", "ours", "out"))
+  shutil.copytree(GOLDEN / "BertForPreTraining", original)
+  files = {
+    "tokenizer.json": fast_tokenizer(added_tokens=[NEW]),
+    "vocab.txt": "\n".join((*SPECIAL, "a")),
+    "added_tokens.json": '{"new": 6}',
+    "tokenizer_config.json": '{"do_lower_case": true, "model_max_length": 9}',
+    "special_tokens_map.json": '{"pad_token": "[PAD]"}',
+  }
+  for name, content in files.items():
+    (original / name).write_text(content)
+  assert main(["import", str(original), "--out", str(folder)]) == 0
+  assert main(["export", str(folder), "--out", str(out)]) == 0
+  assert {name: (out / name).read_text() for name in files} == files
+  assert hf.open_model(out).vocabulary == hf.open_model(original).vocabulary
+
+
 def run_folder(folder, config, vocabulary, head="pretraining"):
   """As training leaves it, with random parameters."""
   folder.mkdir()
@@ -469,11 +487,13 @@ def test_the_tokenizer_here_gives_the_ids_of_the_one_in_transformers():
     assert tokenizer.encode(text, add_special_tokens=False).ids == ids
 
 
-FAST = {
-  "normalizer": {"lowercase": False, "strip_accents": None, "handle_chinese_chars": True},
-  "added_tokens": [{"content": "new", "id": 6}],
-  "model": {"type": "WordPiece", "vocab": {t: i for i, t in enumerate((*SPECIAL, "a"))}},
-}
+def fast_tokenizer(**changes) -> str:
+  """A tokenizer.json of BERT's word pieces with some parts changed."""
+  return json.dumps(json.loads(word_piece_tokenizer((*SPECIAL, "a")).to_str()) | changes)
+
+
+FLAGS = "single_word", "lstrip", "rstrip", "normalized", "special"
+NEW = dict.fromkeys(FLAGS, False) | {"content": "new", "id": 6}
 
 
 def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
@@ -481,12 +501,19 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
   assert hf.open_model(folder).vocabulary is None
   (folder / "vocab.txt").write_text("\n".join(SPECIAL) + "\na\u2028b\n", encoding="utf-8")
   assert hf.open_model(folder).vocabulary == Vocabulary((*SPECIAL, "a\u2028b"))
-  (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+  settings, fast = folder / "tokenizer_config.json", folder / "tokenizer.json"
+  settings.write_text('{"do_lower_case": false}')
   assert not getattr(hf.open_model(folder).vocabulary, "lowercase", True)
-  (folder / "vocab.txt").unlink()
-  (folder / "tokenizer.json").write_text(json.dumps(FAST))
-  found = hf.open_model(folder).vocabulary
-  assert found == Vocabulary((*SPECIAL, "a", "new"), lowercase=False)
+  fast.write_text(fast_tokenizer())
+  with pytest.raises(WeightsError, match=r"do_lower_case is False .*, but True"):
+    hf.open_model(folder)
+  settings.unlink()
+  assert hf.open_model(folder).vocabulary == Vocabulary((*SPECIAL, "a"))
+  for changes in ({"added_tokens": [NEW]}, {"pre_tokenizer": {"type": "WhitespaceSplit"}}):
+    fast.write_text(fast_tokenizer(**changes))
+    tokens = (*SPECIAL, "a", *(["new"] if "added_tokens" in changes else []))
+    found = hf.open_model(folder).vocabulary
+    assert found == Vocabulary(tokens, lowercase=False, by_json=True)
 
 
 @pytest.mark.parametrize(
@@ -498,12 +525,15 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
     ("vocab.txt", "\n".join((*SPECIAL, "a", "a")), "a token occurs twice"),
     ("vocab.txt", "\n".join((*SPECIAL, *map(str, range(25)))), "has 30 tokens"),
     ("tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),
-    ("tokenizer.json", json.dumps(FAST | {"model": {"type": "Unigram"}}), "is Unigram"),
+    ("tokenizer_config.json", '{"never_split": ["a"]}', "never_split is"),
+    ("tokenizer_config.json", '{"tokenizer_class": "BertJapaneseTokenizer"}', "Japanese"),
+    ("added_tokens.json", '{"new": 6}', "the added token 'new' has the id 6"),
+    ("tokenizer.json", "{}", r"tokenizer in .* cannot be used: tokenizer\.json"),
   ],
 )
 def test_files_of_another_kind_are_refused(altered, name, content, message):
   folder = altered()
-  if name == "tokenizer_config.json":
+  if name in ("tokenizer_config.json", "added_tokens.json"):
     (folder / "vocab.txt").write_text("\n".join(SPECIAL))
   path = folder / name
   path.unlink() if content is None else path.write_text(content)

@@ -1,5 +1,7 @@
 """Word pieces and bytes: learned from a corpus, or read from files; and text prepared."""
 
+import json
+
 import numpy as np
 import pytest
 import tokenizers
@@ -10,7 +12,14 @@ from pipeline import make_loader, make_plan
 from pipeline.config import prepare_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
-from pipeline.tokenizer import END, SPECIAL_TOKENS, Tokenizer, train_bpe, train_word_pieces
+from pipeline.tokenizer import (
+  END,
+  SPECIAL_TOKENS,
+  Tokenizer,
+  train_bpe,
+  train_word_pieces,
+  word_piece_tokenizer,
+)
 
 TEXT = "The bœuf , 3 @.@ 5 kg of it , is <unk> .\n"
 
@@ -122,3 +131,64 @@ def test_text_is_whole_in_every_layout_without_short_documents(tmp_path):
     real = sum(int((b["segment_ids"] > 0).sum()) for b in loader.evaluation_batches())
     assert layout == "padding" or real == tokens.size
   assert rows["concat"] == -(-tokens.size // 64) <= rows["packed"] < rows["padding"]
+
+
+def _word_pieces(folder, change=lambda definition: None):
+  """BERT's tokenizer.json and vocab.txt of a few tokens, changed."""
+  tokens = [*SPECIAL_TOKENS, "a", "b", "##b", "co", "##vid", "[", "e", "]"]
+  (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+  definition = json.loads(word_piece_tokenizer(tokens).to_str())
+  change(definition)
+  (folder / "tokenizer.json").write_text(json.dumps(definition))
+  return tokens
+
+
+def test_added_tokens_are_tokens_and_special_ones_are_text(tmp_path):
+  def add(definition):
+    shared = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    for number, content, special in (
+      (4, "[MASK]", True),
+      (13, "[E]", True),
+      (14, "covid", False),
+    ):
+      token = {"id": number, "content": content, "special": special}
+      definition["added_tokens"].append(token | shared)
+
+  _word_pieces(tmp_path, add)
+  tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+  assert tokenizer.vocabulary[13:] == ["[E]", "covid"]
+  assert tokenizer.encode(["a [E] covid", "[MASK]"]) == [[5, 13, 14], [10, 1, 12]]
+  with pytest.raises(
+    InputError, match=r"splits text differently.*Give .*tokenizer\.json inst"
+  ):
+    Tokenizer(tmp_path / "vocab.txt")
+
+
+@pytest.mark.parametrize(
+  ("part", "value"),
+  [
+    ("pre_tokenizer", {"type": "WhitespaceSplit"}),
+    ("model", {"max_input_chars_per_word": 2}),
+    ("model", {"continuing_subword_prefix": "@@"}),
+    ("normalizer", {"clean_text": False}),
+    ("normalizer", {"lowercase": False}),
+  ],
+)
+def test_a_vocabulary_beside_a_tokenizer_that_splits_otherwise_is_refused(
+  tmp_path, part, value
+):
+  _word_pieces(tmp_path)
+  assert Tokenizer(tmp_path / "vocab.txt").encode(["ab"]) == [[5, 7]]
+  _word_pieces(tmp_path, lambda definition: definition[part].update(value))
+  with pytest.raises(InputError, match="splits text differently"):
+    Tokenizer(tmp_path / "vocab.txt")
+
+
+def test_a_cased_vocabulary_is_told(tmp_path, capsys):
+  (tmp_path / "a.txt").write_text("The London")
+  (tmp_path / "vocab.txt").write_text(
+    "\n".join([*SPECIAL_TOKENS, "london", "London", "the"])
+  )
+  fields = {"task": "documents", "vocab_file": str(tmp_path / "vocab.txt")}
+  prepare(tmp_path / "out", DatasetSettings(str(tmp_path / "a.txt"), 16, **fields))
+  assert "has capitals, but text is lower-cased" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 
 from model import BertForPreTraining, blocks
 from tests import packs
+from training import optimizer
 from training.optimizer import (
   adafactor,
   adamw,
@@ -268,3 +269,41 @@ def test_the_schedule_rises_to_the_peak_and_falls_to_zero():
   np.testing.assert_allclose(np.diff(rates[4:]), -3.0 / 16, rtol=1e-5)
   assert rates[20] == 0
   assert float(warmup_and_decay(peak=3.0, warmup_steps=0, total_steps=20)(0)) == 3.0
+
+
+def make_tree(seed=0):
+  """Arrays of one to three axes, some of a size, one of zeros."""
+  rng = np.random.default_rng(seed)
+  shapes = {"a": (5, 3), "b": (5, 4), "c": (5,), "d": (2, 5, 3), "e": (3,), "scalar": ()}
+  tree = {name: jnp.asarray(rng.standard_normal(shape)) for name, shape in shapes.items()}
+  return tree | {"zeros": jnp.zeros((5, 2)), "half": jnp.ones((300, 2), jnp.bfloat16)}
+
+
+def test_norms_are_those_of_numpy():
+  tree = make_tree()
+  for name, found in optimizer.norms(tree).items():
+    expected = np.linalg.norm(np.asarray(tree[name], np.float64).ravel())
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+  each = jnp.stack(jax.tree.leaves(optimizer.norms(tree)))
+  np.testing.assert_allclose(optimizer.norm(tree), np.linalg.norm(each), rtol=1e-6)
+
+
+@pytest.mark.parametrize("most", [0.5, 1e3])
+def test_clipping_is_that_of_optax(most):
+  tree = {k: v.astype(jnp.float32) for k, v in make_tree().items()}
+  found, _ = optimizer._clip_by_norm(most).update(tree, optax.EmptyState())
+  expected, _ = optax.clip_by_global_norm(most).update(tree, optax.EmptyState())
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+def test_trust_ratios_are_those_of_optax():
+  """Also where a norm is 0."""
+  updates, params = (
+    {k: v.astype(jnp.float32) for k, v in make_tree(seed).items()} for seed in (0, 1)
+  )
+  params["e"] = jnp.zeros(3)
+  states = optax.EmptyState(), params
+  found, _ = optimizer._scale_by_trust_ratio().update(updates, *states)
+  expected, _ = optax.scale_by_trust_ratio().update(updates, *states)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+  assert np.isfinite(np.concatenate([x.ravel() for x in jax.tree.leaves(found)])).all()

@@ -44,6 +44,8 @@ def write(path, values=TEXTS, column="text"):
   elif path.suffix == ".arrow":
     write_arrow(path, table)
   elif path.suffix in DELIMITERS:
+    if path.suffix == ".tsv":  # whose records have one line each
+      values = [value.replace("\n", " ") for value in values]
     write_delimited(path, [["other", column], *([1, value] for value in values)])
   else:
     path.write_text("\n\n".join(values))

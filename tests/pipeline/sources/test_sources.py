@@ -1,6 +1,7 @@
 """Every kind of source gives the same documents, in order, with the task's fields."""
 
 import bz2
+import dataclasses
 import gzip
 import json
 import pickle
@@ -24,7 +25,8 @@ def test_each_format_gives_the_documents_and_counts_records_before(tmp_path, suf
   path = tmp_path / f"a.{suffix}"
   write(path)
   found = read(path)
-  assert [document.fields["text"].strip() for document in found] == TEXTS
+  expected = [x.replace("\n", " ") if suffix == "tsv" else x for x in TEXTS]
+  assert [document.fields["text"].strip() for document in found] == expected
   assert all(str(tmp_path) in document.where for document in found)
   if suffix in ("PARQUET", "arrow"):
     (part,) = open_source(str(path), FIELDS)
@@ -241,3 +243,19 @@ def test_documents_are_not_held_in_memory(tmp_path, name):
   assert len(held) == 10_000
   assert max(held) < 1e7
   assert of_python < 4e6
+
+
+def test_lines_end_with_carriage_returns_too(tmp_path):
+  (tmp_path / "a.txt").write_bytes(b"one\rtwo\r\nthree\r\r\nfour\rfive\r\rsix\n\rseven")
+  found = texts(tmp_path / "a.txt", dataclasses.replace(FIELDS, documents="line"))
+  words = ["one", "two", "three", "four", "five", "six", "seven"]
+  assert [x.strip() for x in found] == words
+  (tmp_path / "b.txt").write_bytes(b"a\rb\r\rc\r")
+  assert [x.split() for x in texts(tmp_path / "b.txt")] == [["a", "b"], ["c"]]
+
+
+def test_lines_that_carriage_returns_end_may_fill_more_than_a_document(tmp_path):
+  line = b"a" * 99 + b"\r"
+  (tmp_path / "a.txt").write_bytes(line * (MAX_DOCUMENT_BYTES // 100 + 9))
+  found = read(tmp_path / "a.txt", dataclasses.replace(FIELDS, documents="line"))
+  assert {document.fields["text"] for document in found} == {line.decode()}

@@ -204,3 +204,24 @@ def test_a_tokenizer_json_works_as_a_vocabulary(tmp_path):
   assert dataset.vocabulary == ["<unk>", "a", "b", "</s>"]
   with pytest.raises(InputError, match=r"has no token \[PAD\], which this task needs"):
     prepare(tmp_path / "bert", DatasetSettings(settings.source, 9, **given))
+
+
+def test_an_attention_mask_says_what_is_padding(make):
+  """Before or after the tokens; a token that elsewhere is padding may be real."""
+  rows = [
+    {"input_ids": [7, 8, 0, 0, 0], "attention_mask": [1, 1, 1, 0, 0]},
+    {"input_ids": [0, 9, 5], "attention_mask": [0, 1, 1], "token_type_ids": [0, 0, 1]},
+    {"input_ids": [6, 0], "attention_mask": [0, 0]},
+    {"input_ids": [6, 0]},
+  ]
+  store = make("tokens", rows).train
+  assert sequences(store) == [[7, 8, 0], [9, 5], [6]]
+  assert store.first_type_lengths.tolist() == [3, 1, 1]
+  for mask in ([1, 0, 1], [1, 1], [1, 1, 2], "111"):
+    with pytest.raises(InputError, match=r"expected 3 numbers, ones for tokens and zeros"):
+      make("tokens", [{"input_ids": [5, 6, 7], "attention_mask": mask}])
+
+
+def test_a_document_without_tokens_is_none(make):
+  rows = [{"text": text} for text in ("a b", "\u200b", "\ufeff", "c")]
+  assert tokens(make("documents", rows).train) == ["[CLS] a b [SEP]", "[CLS] c [SEP]"]

@@ -1,12 +1,19 @@
 """Sentences with classes or numbers: GLUE's tasks, and a user's own."""
 
+import json
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from packing import InputError
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
 from pipeline.tasks import glue
 from pipeline.tasks.table import TASKS, find_task
+from tests.pipeline.sources.files import write_arrow
 from tests.pipeline.tasks.making import tokens
 
 NAMES = "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"
@@ -112,3 +119,62 @@ def test_class_names_that_are_numbers_match_by_value(make):
 def test_names_that_do_not_fit_are_refused(make, task, settings, message):
   with pytest.raises(InputError, match=message):
     make(task, [{"sentence": "a", "label": 0}], **settings)
+
+
+@pytest.mark.parametrize(
+  ("names", "found"),
+  [
+    # By their exact text, then by their exact number.
+    (("1.1", "1.10", "1.2"), {"1.1": 0, "1.10": 1, "1.2": 2, 1.2: 2, " 1.20": 2}),
+    (("9007199254740992", "9007199254740993"), {2**53: 0, 2**53 + 1: 1}),
+    # By name, never as 0 and 1.
+    (("true", "false"), {True: 0, False: 1, "True": 0, "FALSE": 1}),
+    (("false", "true"), {True: 1, "true": 1, "0": 0, "1": 1}),
+    (("no", "yes"), {"yes": 1, 0: 0, "1": 1, 1.0: 1}),
+  ],
+)
+def test_a_label_is_the_class_that_it_names(names, found):
+  for label, number in found.items():
+    document = Document({"label": label})
+    assert glue.parse_label(document, names) == number, label
+
+
+@pytest.mark.parametrize(
+  ("names", "labels", "message"),
+  [
+    (("1.1", "1.10"), (1.1, "1.100"), "may be any of the classes 1.1, 1.10"),
+    (("True", "true"), (True, "TRUE"), "may be any of the classes True, true"),
+    (("true", "false"), (1, "0"), "expected one of true, false"),
+    (("no", "yes"), (True, "False", 1.5, "1_0", None), "expected 0 to 1 or one of no, yes"),
+    (("0", "1"), (True, "1_0"), "expected one of 0, 1"),
+    ((), (True, "1_0", "nan", "inf", [1]), "expected a number"),
+  ],
+)
+def test_a_label_that_names_no_class_or_several_is_refused(names, labels, message):
+  for label in labels:
+    with pytest.raises(InputError, match=message):
+      glue.parse_label(Document({"label": label}, "here"), names)
+
+
+def test_class_numbers_of_a_file_that_names_its_classes_are_read_by_name(
+  tmp_path, vocab_file
+):
+  """As Hugging Face's datasets write them, in Parquet and in Arrow."""
+  kind = {"_type": "ClassLabel", "names": ["contradiction", "entailment", "neutral"]}
+  features = {"info": {"features": {"label": kind, "premise": {"_type": "Value"}}}}
+  table = pa.table(
+    {"premise": ["a", "b", "c"], "hypothesis": ["d"] * 3, "label": [1, 0, 2]}
+  )
+  table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
+  pa.parquet.write_table(table, tmp_path / "a.parquet")
+  write_arrow(tmp_path / "a.arrow", table)
+  for name in ("a.parquet", "a.arrow"):
+    source = str(tmp_path / name)
+    fields = {"held_out_source": source, "vocab_file": vocab_file, "task": "glue/mnli"}
+    settings = DatasetSettings(source, 16, **fields)
+    dataset = prepare(tmp_path / f"out-{name}", settings)
+    assert dataset.train.sequence_labels.tolist() == [0, 2, 1]
+  fields = {"vocab_file": vocab_file, "task": "classification", "labels": "no,yes"}
+  settings = DatasetSettings(source, 16, columns="sentence=premise", **fields)
+  with pytest.raises(InputError, match=r"label is 'entailment'; expected 0 to 1 or one of"):
+    prepare(tmp_path / "out", settings)
