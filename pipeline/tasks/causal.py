@@ -83,6 +83,11 @@ def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSe
     encoder.tally["documents_used"] += 1
     first_type = _first_type_length(document, kept)
     label = document.fields.get("label")
+    labels = document.fields.get("labels")  # of the sequence, or of its tokens
+    if isinstance(labels, list):
+      encoder.tally["labels_of_tokens_left_out"] += 1
+    elif label is None:
+      label = labels
     label = 0 if label is None else label
     if not isinstance(label, int) or not -(2**31) <= label < 2**31:
       raise InputError(

@@ -245,7 +245,7 @@ TASKS = {
   ),
   "tokens": Task(
     fields=("input_ids",),
-    optional=("attention_mask", "token_type_ids", "label"),
+    optional=("attention_mask", "token_type_ids", "label", "labels"),
     make_sequences=causal.token_sequences,
     texts=None,
     too_long=("error", "truncate", "split"),

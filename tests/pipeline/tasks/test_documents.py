@@ -222,6 +222,13 @@ def test_an_attention_mask_says_what_is_padding(make):
       make("tokens", [{"input_ids": [5, 6, 7], "attention_mask": mask}])
 
 
+def test_labels_are_of_sequences_and_those_of_tokens_are_counted(make):
+  rows = [{"input_ids": [7], "labels": 3}, {"input_ids": [8], "label": 2, "labels": [1]}]
+  dataset = make("tokens", rows)
+  assert dataset.train.sequence_labels.tolist() == [3, 2]
+  assert dataset.manifest["counts"]["train"]["labels_of_tokens_left_out"] == 1
+
+
 def test_a_document_without_tokens_is_none(make):
   rows = [{"text": text} for text in ("a b", "\u200b", "\ufeff", "c")]
   assert tokens(make("documents", rows).train) == ["[CLS] a b [SEP]", "[CLS] c [SEP]"]
