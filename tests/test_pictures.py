@@ -1,18 +1,13 @@
 """All pictures have one style: packing/pictures.mplstyle."""
 
 import itertools
-import types
 from typing import Any
 
 import matplotlib
 import matplotlib.colors
-import matplotlib.figure
 import matplotlib.style
 import numpy as np
 import pytest
-
-import packing
-from packing.commands import pictures
 
 # Of red, green, blue: what somebody without red, green or blue cones sees (linear light;
 # Machado, Oliveira and Fernandes 2009, severity 1).
@@ -44,14 +39,3 @@ def test_colours_can_be_told_apart_also_by_the_colour_blind(cones):
   seen = np.where(seen > 0.0031308, 1.055 * seen ** (1 / 2.4) - 0.055, 12.92 * seen)
   apart = [np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)]
   assert min(apart) > 0.15
-
-
-def test_the_histogram_of_analyze_is_logarithmic_and_counts_all():
-  histogram = packing.Histogram.from_lengths([3] * 997 + [5, 7, 11], max_sequence_length=11)
-  axes = matplotlib.figure.Figure().add_subplot()
-  pictures._histogram(axes, types.SimpleNamespace(histogram=histogram, padding=0.25))
-  assert axes.get_yscale() == "log"
-  bars: list[Any] = list(axes.patches)
-  heights = [int(bar.get_height()) for bar in bars]
-  assert heights == [0, 0, 997, 0, 1, 0, 1, 0, 0, 0, 1]
-  assert list(axes.lines[0].get_xdata()) == [3.014] * 2

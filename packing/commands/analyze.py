@@ -12,7 +12,7 @@ from packing.commands import advisor, arguments, pictures
 HELP = "advise: pad, bucket, concatenate or pack, and how"
 EXAMPLES = """examples:
   python -m packing analyze my_dataset/       (Hugging Face or prepared)
-  python -m packing analyze train.parquet --max-sequence-length 512 --pictures pictures/
+  python -m packing analyze train.parquet --max-sequence-length 512 --picture rows.png
   python -m packing analyze --histogram wikipedia_512 --hidden-size 1024
 """
 
@@ -21,27 +21,25 @@ def add_arguments(command: argparse.ArgumentParser):
   arguments.add_lengths(command, positional=True)
   width = "model width, which sets the share of attention in the cost (default: 768)"
   arguments.add_integer(command, "--hidden-size", "D", width, default=768)
-  command.add_argument(
-    "--pictures", metavar="DIR", help="draw lengths, fill and rows into DIR"
-  )
+  command.add_argument("--picture", metavar="F.png", help="draw some rows into this file")
   command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options) -> str:
-  """Advises, and draws the pictures; returns the text to print."""
+  """Advises, and draws the picture; returns the text to print."""
   if options.lengths is None:
     options.lengths = options.dataset
-  if options.pictures:
-    pictures.prepare_folder(options.pictures)
+  if options.picture:
+    pictures.check(options.picture)
   histogram = arguments.read(options)
   with Progress() as progress:
     progress.step("looking for depth and row length")
     advice = advisor.advise(histogram, hidden_size=options.hidden_size)
-  drawn = pictures.draw(advice, options.pictures) if options.pictures else []
+  if options.picture:
+    pictures.draw(advice, options.picture)
   flags = _flags(options, advice)
   if options.json:
-    result = advice.as_dict() | {"source": histogram.source, "flags": flags}
-    return json.dumps(result | {"pictures": [str(path) for path in drawn]})
+    return json.dumps(advice.as_dict() | {"source": histogram.source, "flags": flags})
   mean = histogram.num_tokens / histogram.num_sequences
   lines = [
     histogram.source,
@@ -74,7 +72,6 @@ def run(options) -> str:
     "To make this plan:",
     f"  python -m packing pack {flags['pack']}",
     f"  python train.py --config=... --workdir=... {flags['train']}",
-    *(f"wrote {path}" for path in drawn),
   ]
   return "\n".join(lines)
 

@@ -1,9 +1,8 @@
-"""Pictures of a dataset's lengths and their packing."""
+"""A picture of some rows of a dataset, before and after packing."""
 
 from __future__ import annotations
 
 import io
-import pathlib
 
 import numpy as np
 
@@ -16,11 +15,11 @@ _PADDING = "0.88"
 _PACKS_SHOWN = 12
 
 
-def prepare_folder(directory):
-  """Creates the folder of the pictures, if it does not exist.
+def check(path):
+  """Checks that a picture can be drawn and written.
 
   Raises:
-    InputError: matplotlib is missing, or the folder cannot be created.
+    InputError: matplotlib is missing, or the file cannot be written.
   """
   try:
     import matplotlib.figure  # noqa: F401
@@ -28,94 +27,24 @@ def prepare_folder(directory):
     raise InputError(
       'Pictures need matplotlib; install it with pip install "isopack[pictures]".'
     ) from error
-  try:
-    pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise InputError(f"Cannot make {directory}: {error.strerror}.") from error
+  files.check_writable(path)
 
 
-def draw(advice: Advice, directory) -> list[pathlib.Path]:
-  """Draws the histogram, the fill of rows, and some rows, as PNG files.
+def draw(advice: Advice, path):
+  """Draws some packs beside their sequences, one per row, as a PNG file.
+
+  A sequence keeps its colour.
 
   Args:
     advice: what to draw.
-    directory: the folder to write to.
-
-  Returns:
-    The files.
+    path: the file to write.
 
   Raises:
-    InputError: the files cannot be written.
+    InputError: the file cannot be written.
   """
   import matplotlib.figure
   import matplotlib.style
 
-  written = []
-  for name, picture in (
-    ("histogram", _histogram),
-    ("fill", _fill),
-    ("rows", _rows),
-  ):
-    data = io.BytesIO()
-    with matplotlib.style.context("packing.pictures"):
-      figure = matplotlib.figure.Figure(figsize=(8, 4.5))
-      if name == "rows":
-        picture(figure.subplots(1, 2, sharey=True), advice)
-      else:
-        axes = figure.add_subplot()
-        picture(axes, advice)
-        axes.grid(axis="y")
-      figure.savefig(data, format="png")
-    written.append(pathlib.Path(directory, f"{name}.png"))
-    files.write_bytes(written[-1], data.getvalue())
-  return written
-
-
-def _histogram(axes, advice: Advice):
-  histogram = advice.histogram
-  size = histogram.max_sequence_length
-  width = max(size // 128, 1)
-  edges = np.arange(0, size + width, width)
-  counts, _ = np.histogram(np.arange(1, size + 1) - 0.5, edges, weights=histogram.counts)
-  axes.bar(edges[:-1], counts, width, align="edge", color=_COLORS[0])
-  axes.set_yscale("log")
-  mean = histogram.num_tokens / histogram.num_sequences
-  axes.axvline(mean, color="black", linestyle="--")
-  axes.set_xlim(0, size)
-  axes.set_xlabel(f"tokens of a sequence (bars of {width})")
-  axes.set_ylabel("sequences")
-  axes.set_title(
-    f"{histogram.num_sequences:,} sequences, {mean:.1f} tokens on average (line);\n"
-    f"padding to {size} wastes {advice.padding:.1%}"
-  )
-
-
-def _fill(axes, advice: Advice):
-  plan, histogram = advice.plan, advice.histogram
-  tokens = np.array([sum(strategy) for strategy in plan.strategies])
-  bins = np.linspace(0, 1, 41)
-  packed, _ = np.histogram(tokens / plan.row_length, bins, weights=plan.repeat_counts)
-  lengths = np.arange(1, histogram.counts.size + 1)
-  padded, _ = np.histogram(
-    lengths / histogram.max_sequence_length, bins, weights=histogram.counts
-  )
-  width = bins[1] - bins[0]
-  for shares, color, label in (
-    (padded / padded.sum(), _COLORS[1], "padded, one sequence per row"),
-    (packed / packed.sum(), _COLORS[0], f"packed, {plan.packing_factor:.2f} per row"),
-  ):
-    axes.bar(bins[:-1], shares, width, align="edge", color=color, alpha=0.7, label=label)
-  axes.set_xlim(0, 1)
-  axes.set_xlabel("fill of a row, real tokens / all tokens")
-  axes.set_ylabel("share of rows")
-  axes.set_title(
-    f"Fill: mean {1 - advice.padding:.1%} padded, {plan.efficiency:.2%} packed"
-  )
-  axes.legend(loc="upper left")
-
-
-def _rows(panels, advice: Advice):
-  """Some packs beside their sequences, one per row; a sequence keeps its colour."""
   plan, padded = advice.plan, advice.histogram.max_sequence_length
   rng = np.random.default_rng(0)
   order = sorted(range(len(plan.strategies)), key=lambda i: len(plan.strategies[i]))
@@ -129,28 +58,37 @@ def _rows(panels, advice: Advice):
     number += len(pack)
   sequences = [[sequence] for pack in packs for sequence in pack]
   rng.shuffle(sequences)
-  shares = 1 - advice.padding, plan.efficiency
-  for axes, rows, size, title in (
-    (
-      panels[0],
-      sequences,
-      padded,
-      f"one per row: {number} rows, {shares[0]:.1%} real",
-    ),
-    (panels[1], packs, plan.row_length, f"packed: {len(packs)} rows, {shares[1]:.1%} real"),
-  ):
-    for place, row in enumerate(rows):
-      axes.barh(place, size, height=0.8, color=_PADDING)
-      start = 0
-      for length, sequence in row:
-        color = _COLORS[sequence % len(_COLORS)]
-        axes.barh(
-          place, length, left=start, height=0.8, color=color, edgecolor="white", linewidth=1
-        )
-        start += length
-    axes.set_title(title)
-    axes.set_xlim(0, size)
-    axes.set_xlabel("tokens (grey is padding)")
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-  panels[0].set_ylim(len(sequences) - 0.4, -0.6)
+  data = io.BytesIO()
+  with matplotlib.style.context("packing.pictures"):
+    figure = matplotlib.figure.Figure(figsize=(8, 4.5))
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, rows, size, title in (
+      (
+        panels[0],
+        sequences,
+        padded,
+        f"one per row: {number} rows, {1 - advice.padding:.1%}",
+      ),
+      (
+        panels[1],
+        packs,
+        plan.row_length,
+        f"packed: {len(packs)} rows, {plan.efficiency:.1%}",
+      ),
+    ):
+      for place, row in enumerate(rows):
+        axes.barh(place, size, height=0.8, color=_PADDING)
+        start = 0
+        for length, sequence in row:
+          color = _COLORS[sequence % len(_COLORS)]
+          line = {"edgecolor": "white", "linewidth": 1}
+          axes.barh(place, length, left=start, height=0.8, color=color, **line)
+          start += length
+      axes.set_title(f"{title} real")
+      axes.set_xlim(0, size)
+      axes.set_xlabel("tokens (grey is padding)")
+      axes.set_yticks([])
+      axes.spines["left"].set_visible(False)
+    panels[0].set_ylim(len(sequences) - 0.4, -0.6)
+    figure.savefig(data, format="png")
+  files.write_bytes(path, data.getvalue())
