@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 
 
@@ -64,17 +63,3 @@ def check_integer(
   if number > at_most:
     raise InputError(f"{name} is {short_repr(value)}; expected at most {at_most}.")
   return number
-
-
-def seconds(name: str, value) -> float:
-  """Returns a value after checking that it is a number of seconds above 0.
-
-  Raises:
-    InputError: not a number above 0.
-  """
-  is_number = isinstance(value, int | float) and not isinstance(value, bool)
-  if not is_number or math.isnan(value) or value <= 0:
-    raise InputError(
-      f"{name} is {short_repr(value)}; expected a number of seconds above 0."
-    )
-  return float(value)

@@ -127,7 +127,7 @@ def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:
     )
   except SolverError:
     relaxation = None
-  if relaxation is None or relaxation.failure:
+  if relaxation is None:
     return problem.simple_bound, plan.num_packs
   return relaxation.bound, relaxation.bound
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 
 from packing.algorithms.progress import Progress
 
@@ -17,23 +16,15 @@ class Effort:
 
   Args:
     work: the limit in units.
-    seconds: the limit in seconds from now; the result then depends on the machine.
     progress: shows the state of the search and reports whether the user wants to stop it.
 
   Attributes:
     spent: the units counted so far.
   """
 
-  def __init__(
-    self,
-    *,
-    work: float = math.inf,
-    seconds: float = math.inf,
-    progress: Progress | None = None,
-  ):
+  def __init__(self, *, work: float = math.inf, progress: Progress | None = None):
     self.spent = 0
     self._work = work
-    self._deadline = time.monotonic() + seconds
     self._progress = progress
     self._packs = self._bound = 0
 
@@ -43,11 +34,9 @@ class Effort:
 
   @property
   def stopped_by(self) -> str | None:
-    """What ended the search: the name of a limit, or "Ctrl-C"; None if nothing has yet."""
+    """What ended the search: "work_limit" or "Ctrl-C"; None if nothing has yet."""
     if self.spent >= self._work:
       return "work_limit"
-    if time.monotonic() > self._deadline:
-      return "time_limit"
     if self._progress is not None and self._progress.stopped:
       return "Ctrl-C"
     return None
@@ -59,10 +48,6 @@ class Effort:
   @property
   def work_left(self) -> float:
     return max(self._work - self.spent, 0)
-
-  @property
-  def seconds_left(self) -> float:
-    return max(self._deadline - time.monotonic(), 0.0)
 
   def report(self, *, packs: int = 0, bound: int = 0):
     """Shows the packs of a better plan, or a better bound."""

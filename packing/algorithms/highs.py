@@ -10,10 +10,6 @@ import numpy as np
 from packing.algorithms.effort import Effort
 
 _WORK_A_COLUMN = 2  # units of `Effort` for each column in an iteration
-_CUT_SHORT = (
-  highspy.HighsModelStatus.kTimeLimit,
-  highspy.HighsModelStatus.kIterationLimit,
-)
 
 
 class SolverError(RuntimeError):
@@ -71,12 +67,10 @@ def run(
   if effort.work_left < math.inf:
     most = min(int(effort.work_left) // work + 1, highspy.kHighsIInf)
     set_options(lp, simplex_iteration_limit=most)
-  if effort.seconds_left < math.inf:
-    set_options(lp, time_limit=lp.getRunTime() + effort.seconds_left)
   lp.run()
   effort.spend(work * lp.getInfo().simplex_iteration_count)
   status = lp.getModelStatus()
-  return None if status in _CUT_SHORT else status
+  return None if status == highspy.HighsModelStatus.kIterationLimit else status
 
 
 def solve_integers(

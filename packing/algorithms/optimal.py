@@ -13,7 +13,7 @@ from packing.algorithms.highs import SolverError
 from packing.algorithms.progress import Progress
 from packing.algorithms.relaxation import solve_relaxation
 from packing.algorithms.rounding import LAST_PACK_WORK, Rounding, fill
-from packing.errors import UnsolvedError, check_integer, seconds
+from packing.errors import UnsolvedError, check_integer
 from packing.problem import Problem, Solution, usage_of
 
 MAX_LENGTHS = 8192  # different lengths; with more the relaxation takes too long
@@ -22,7 +22,6 @@ MAX_LENGTHS = 8192  # different lengths; with more the relaxation takes too long
 def optimal(
   problem: Problem,
   *,
-  time_limit: float | None = None,
   work_limit: int | None = None,
   target_gap: int | None = None,
   seed: int = 0,
@@ -36,11 +35,9 @@ def optimal(
 
   Args:
     problem: sizes to pack.
-    time_limit: seconds after which the best plan and bound so far are returned; None for
-      no limit. With a limit, the plan depends on the machine and its load; without one, it
-      does not.
-    work_limit: likewise in units of `effort.Effort`, of which a core does 1 to 2 * 10^8
-      per second. The plan is then the same on every machine.
+    work_limit: units of `effort.Effort` after which the best plan and bound so far are
+      returned; None for no limit. A core does 1 to 2 * 10^8 units per second. The plan is
+      the same on every machine.
     target_gap: the number of packs above the bound that is good enough. The first dive is
       always made. If the gap is larger, more dives follow, and then an integer programme of
       up to 2 * 10^9 units. The default None stands for a millionth of the bound; then
@@ -60,23 +57,21 @@ def optimal(
     Gilmore and Gomory (1961), Farley (1990). Krell et al.,
     https://arxiv.org/abs/2107.02027, section S, poses the problem.
   """
-  limits: dict[str, float] = {}
+  work = math.inf
   if work_limit is not None:
-    limits["work"] = check_integer("work_limit", work_limit, at_least=1)
-  if time_limit is not None:
-    limits["seconds"] = seconds("time_limit", time_limit)
-  effort = Effort(**limits, progress=progress)
+    work = check_integer("work_limit", work_limit, at_least=1)
+  effort = Effort(work=work, progress=progress)
   if target_gap is not None:
     target_gap = check_integer("target_gap", target_gap, at_least=0)
   plans = heuristics.lpfhp(problem), heuristics.spfhp(problem)
   first = min(plans, key=lambda plan: plan.num_packs)
   if first.num_packs == problem.simple_bound:
     return dataclasses.replace(first, details={"solver": "none needed"})
-  if problem.sizes.size > MAX_LENGTHS and not limits:
+  if problem.sizes.size > MAX_LENGTHS and work_limit is None:
     raise UnsolvedError(
       f"The histogram has {problem.sizes.size} different lengths; optimal takes at most "
-      f"{MAX_LENGTHS} without a limit. Pass work_limit=N, time_limit=SECONDS, a larger "
-      'length_multiple, or algorithm="auto".'
+      f"{MAX_LENGTHS} without a limit. Pass work_limit=N, a larger length_multiple, or "
+      'algorithm="auto".'
     )
   effort.report(packs=first.num_packs, bound=problem.simple_bound)
   with effort.stoppable():
@@ -94,9 +89,9 @@ def _search(
   best = usage_of(first.packs)
   patterns = list(best)
   guide = None
-  if 3 < problem.depth < problem.most_that_fit:
-    guide, patterns = _without_depth_limit(problem, patterns, effort, seed)
   try:
+    if 3 < problem.depth < problem.most_that_fit:
+      guide, patterns = _without_depth_limit(problem, patterns, effort, seed)
     relaxation = solve_relaxation(
       problem,
       start=patterns,
@@ -127,13 +122,10 @@ def _search(
 def _without_depth_limit(problem, patterns, effort, seed):
   """Duals and patterns of the problem without its depth limit, which is quick to solve."""
   unlimited = dataclasses.replace(problem, depth=problem.capacity)
-  try:
-    relaxation = solve_relaxation(
-      unlimited, start=patterns, upper=0, effort=effort, seed=seed
-    )
-    solved = relaxation.master.solve() if relaxation else None
-  except SolverError:
-    return None, patterns
+  relaxation = solve_relaxation(
+    unlimited, start=patterns, upper=0, effort=effort, seed=seed
+  )
+  solved = relaxation.master.solve() if relaxation else None
   if relaxation is None or solved is None:
     return None, patterns
   known = [p for p in relaxation.master.patterns if len(p) <= problem.depth]

@@ -46,7 +46,6 @@ class Relaxation:
     master: the linear programme, ready to be solved for another demand.
     usage: float64[P]; how often the solution uses each pattern of the master.
     objective: the number of packs in `usage`.
-    failure: why the solver failed; None if it did not.
   """
 
   bound: int
@@ -54,7 +53,6 @@ class Relaxation:
   master: Master
   usage: np.ndarray
   objective: float
-  failure: str | None = None
 
 
 class Master:
@@ -221,11 +219,10 @@ def solve_relaxation(
 
   Returns:
     The relaxation. It is solved over all patterns unless, before that, the bound meets the
-    plan, the effort is over or the solver fails. None if the effort is over before the
-    first solution.
+    plan or the effort is over. None if the effort is over before the first solution.
 
   Raises:
-    SolverError: the solver failed before the first solution.
+    SolverError: the solver failed.
   """
   scale = weight_scale(problem)
   rng = np.random.default_rng(seed)
@@ -249,17 +246,8 @@ def solve_relaxation(
     effort.spend(pricing.work)
     master.add(pricing.packs(above=-1).tolist())
 
-  bound, proof, last, failure = problem.simple_bound, None, None, None
-  while True:
-    try:
-      solved = master.solve()
-    except SolverError as error:
-      if last is None:
-        raise
-      failure = str(error)
-      break
-    if solved is None:
-      break
+  bound, proof, last = problem.simple_bound, None, None
+  while (solved := master.solve()) is not None:
     objective, usage, duals = last = solved
     weights = integer_weights(duals, scale)
     pricing = Knapsack(problem, weights)
@@ -277,7 +265,7 @@ def solve_relaxation(
     return None
   objective, usage, _ = last
   usage = np.concatenate([usage, np.zeros(len(master.patterns) - usage.size)])
-  return Relaxation(bound, proof, master, usage, objective, failure)
+  return Relaxation(bound, proof, master, usage, objective)
 
 
 def integer_weights(duals: np.ndarray, scale: int) -> np.ndarray:

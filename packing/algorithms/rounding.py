@@ -133,7 +133,7 @@ class Rounding:
     self._scale = weight_scale(problem)
     self.best = best
     self.packs = best.total()
-    self.failure = relaxation.failure
+    self.failure: str | None = None
 
   @property
   def done(self) -> bool:
