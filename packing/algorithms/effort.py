@@ -52,12 +52,8 @@ class Effort:
   def report(self, *, packs: int = 0, bound: int = 0):
     """Shows the packs of a better plan, or a better bound."""
     self._packs, self._bound = packs or self._packs, bound or self._bound
-    self.show(f"{self._packs:,} packs, at least {self._bound:,} needed")
-
-  def show(self, result: str):
-    """Shows the result so far."""
     if self._progress is not None:
-      self._progress.found(result)
+      self._progress.found(f"{self._packs:,} packs, at least {self._bound:,} needed")
 
   def stoppable(self) -> contextlib.AbstractContextManager:
     """While the block runs, the first Ctrl-C ends the search, if it shows progress."""

@@ -1,4 +1,4 @@
-"""A progress bar for commands that take more than a few seconds."""
+"""A line of progress for commands that take more than a few seconds."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ import time
 from collections.abc import Iterator
 
 _QUIET_SECONDS = 3.0
+_CLEARED = "\r\x1b[K"  # the line of a terminal
 
 
 class Progress:
-  """A progress bar on standard error, which appears after its block has run some seconds.
+  """A line on standard error, which appears after its block has run some seconds.
 
-  It is shown only on terminals, by tqdm. Without tqdm, one line names what is running.
-
-  Args:
-    total: how often `done` will be called.
+  It is shown only on terminals.
 
   Attributes:
     stopped: whether the user asked to stop; see `stoppable`.
   """
 
-  def __init__(self, total: int = 1):
-    self._total = total
-    self._done = 0
+  def __init__(self):
     self._step = self._result = ""
     self.stopped = False
     self._finished = threading.Event()
@@ -70,25 +66,14 @@ class Progress:
     finally:
       signal.signal(signal.SIGINT, before)
 
-  def done(self):
-    """Counts one of `total` as done."""
-    self._done += 1
-
   def _show(self):
     if self._finished.wait(_QUIET_SECONDS) or not sys.stderr.isatty():
       return
-    try:
-      import tqdm
-    except ImportError:
-      print(f"{self._step} ... (takes more than a few seconds)", file=sys.stderr)
-      return
     start = time.monotonic() - _QUIET_SECONDS
-    form = "{desc} {bar} {n_fmt}/{total_fmt}{postfix}"
-    with tqdm.tqdm(total=self._total, leave=False, bar_format=form) as bar:
-      while True:
-        bar.n = self._done
-        text = f"{self._step}: {self._result}" if self._result else self._step
-        bar.set_description_str(text, refresh=False)
-        bar.set_postfix_str(f"{time.monotonic() - start:.0f} s")
-        if self._finished.wait(0.5):
-          return
+    while True:
+      text = f"{self._step}: {self._result}" if self._result else self._step
+      text += f", {time.monotonic() - start:.0f} s"
+      print(_CLEARED + text, end="", file=sys.stderr, flush=True)
+      if self._finished.wait(0.5):
+        print(_CLEARED, end="", file=sys.stderr, flush=True)
+        return

@@ -72,7 +72,7 @@ def run(options) -> str:
   for depth in depths:
     Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **geometry)
   results: list[Result] = []
-  with Progress(len(algorithms) * len(depths)) as progress:
+  with Progress() as progress:
     for name in algorithms:
       for depth in [1] if name in ("none", "sorted") else depths:
         progress.step(f"{name} at depth {'max' if depth is None else depth}")
@@ -82,7 +82,6 @@ def run(options) -> str:
         else:
           given = {"seed": seed, **geometry, **own[name]}
           results += _plan_results(histogram, name, depth, **given)
-        progress.done()
   if all(result.note for result in results):
     raise InputError(results[0].note)
   best: dict[int | str, int] = {}
