@@ -25,35 +25,21 @@ class AuditError(Exception):
 def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
   """Reads all batches of an epoch, of all processes, and proves that they are right.
 
-  It needs memory for one batch and about 50 bytes per sequence, whatever their lengths.
+  It needs memory for one batch and at most 50 bytes per sequence, whatever their lengths.
 
   Args:
     loader: makes the batches.
     epoch: from 0; None for the evaluation batches, whose last rows may be empty.
 
   Returns:
-    `certificate`, the plan's; the counts `batches`, `rows`, `sequences`, `tokens`,
-    `padding_tokens` and `masked_tokens`; and how random the packs and the steps are.
-    Correlations are over all pairs, and None without pairs or if all values are equal:
-
-    - `length_correlation`: lengths of two sequences of a pack;
-    - `shuffled_length_correlation`: the same, after shuffling all lengths;
-    - `number_correlation`: positions in the dataset of two sequences of a pack;
-    - `step_correlation`: sums of squared lengths of two packs of a step;
-    - `neighbours_kept`: not a correlation, but the fraction of adjacent pairs that share a
-      pack in the next epoch too; None for the evaluation.
+    `certificate`, the plan's; and the counts `batches`, `rows`, `sequences`, `tokens`,
+    `padding_tokens` and `masked_tokens`.
 
   Raises:
     AuditError: something is wrong.
   """
   store, plan = loader.store, loader.plan
   seen = np.zeros(len(store), bool)
-  pairs = {
-    "length": _Pairs(store.lengths),
-    "shuffled_length": _Pairs(np.random.default_rng(0).permuted(store.lengths)),
-    "number": _Pairs(np.arange(len(store))),
-  }
-  of_steps = _Pairs(plan.squares)  # packs that share a step
   counts = dict.fromkeys(("batches", "rows", "sequences", "tokens", "masked_tokens"), 0)
   depths = np.zeros(plan.packing_depth + 1, np.int64)
   contract = _contract(loader)
@@ -76,10 +62,6 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
       row = counts["rows"] + int((depths_here == 0).argmax())
       raise AuditError(f"Row {row} is padding alone; expected a pack.")
     depths += np.bincount(depths_here, minlength=depths.size)
-    for pair in pairs.values():
-      pair.add(ids)
-    lengths = np.where(used, store.lengths[ids], 0).astype(np.int64)  # for squares
-    of_steps.add_values((lengths**2).sum(axis=1)[None])
     counts["batches"] += 1
     counts["rows"] += len(ids)
     counts["sequences"] += int(used.sum())
@@ -104,9 +86,6 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     "hosts": loader.process_count,
     **counts,
     "padding_tokens": counts["rows"] * plan.row_length - counts["tokens"],
-    **{f"{name}_correlation": pair.correlation() for name, pair in pairs.items()},
-    "step_correlation": of_steps.correlation(),
-    "neighbours_kept": None if epoch is None else _neighbours_kept(loader, epoch),
     "certificate": certificate.as_dict(),
   }
 
@@ -266,63 +245,8 @@ def _unmasked(batch: PackedBatch, masking: Masking, equal, holds) -> np.ndarray:
   return unmasked
 
 
-class _Pairs:
-  """Correlates a value over all pairs that share a row, such as sequences of a pack.
-
-  Args:
-    values: one for each sequence.
-  """
-
-  def __init__(self, values: np.ndarray):
-    self._values, self._mean = values, values.mean()
-    self._sums = np.zeros(4)  # over ordered pairs: of 1, x, x^2 and xy
-
-  def add(self, ids: np.ndarray):
-    """Adds the packs of int64[B, M], sequence numbers or -1."""
-    self.add_values(self._values[ids], ids >= 0)
-
-  def add_values(self, values: np.ndarray, used: np.ndarray | None = None):
-    """Adds rows of values, float[B, M]; only those where bool[B, M] `used`, if given."""
-    used = np.ones(values.shape, bool) if used is None else used
-    x = np.where(used, values - self._mean, 0.0)
-    others = np.maximum(used.sum(axis=1) - 1, 0)
-    sums, squares = x.sum(axis=1), (x * x).sum(axis=1)
-    products = (sums * sums - squares).sum()
-    self._sums += [
-      (others * used.sum(axis=1)).sum(),
-      others @ sums,
-      others @ squares,
-      products,
-    ]
-
-  def correlation(self) -> float | None:
-    """The correlation; None without pairs, or if all values are equal."""
-    pairs, sums, squares, products = self._sums
-    if not pairs:
-      return None
-    mean = sums / pairs
-    variance = squares / pairs - mean**2
-    return float((products / pairs - mean**2) / variance) if variance > 0 else None
-
-
-def _neighbours_kept(loader: PackedLoader, epoch: int) -> float | None:
-  """The fraction of adjacent pairs that share a pack in the next epoch too."""
-  now, then = (loader.epochs.assignment(e) for e in (epoch, epoch + 1))
-  pack_of = np.empty(len(loader.store), np.int64)
-  pack_of[then.sequence_ids] = np.repeat(np.arange(then.num_packs), np.diff(then.offsets))
-  same = pack_of[now.sequence_ids[1:]] == pack_of[now.sequence_ids[:-1]]
-  side_by_side = np.ones(same.size, bool)
-  side_by_side[now.offsets[1:-1] - 1] = False
-  return float(same[side_by_side].mean()) if side_by_side.any() else None
-
-
 def report(result: dict, plan: packing.Plan) -> str:
   """The result of `audit` as text."""
-
-  def signed(value: float | None) -> str:
-    return "none" if value is None else f"{value:+.3f}"
-
-  kept = result["neighbours_kept"]
   what = "evaluation" if result["epoch"] is None else f"epoch {result['epoch']}"
   lines = [
     str(plan.certificate()),
@@ -332,17 +256,5 @@ def report(result: dict, plan: packing.Plan) -> str:
     f"tokens    {result['tokens']:>20,} each where it belongs",
     f"masked    {result['masked_tokens']:>20,} each undone by its label",
     f"rows      {result['rows']:>20,} in {result['batches']:,} batches",
-    "neighbours in a pack, correlation over all pairs:",
-    f"  lengths {signed(result['length_correlation']):>20} "
-    f"(dealt out at random: {signed(result['shuffled_length_correlation'])})",
-    f"  numbers {signed(result['number_correlation']):>20} (places in the dataset)",
-  ]
-  if kept is not None:
-    lines.append(
-      f"  kept    {kept:>20.2%} of neighbours share a pack in the next epoch too"
-    )
-  lines += [
-    "packs of a step, correlation over all pairs:",
-    f"  squared lengths {signed(result['step_correlation']):>12} (at random: 0)",
   ]
   return "\n".join(lines)
