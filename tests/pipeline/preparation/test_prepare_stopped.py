@@ -25,7 +25,7 @@ from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from tests import forked
 from tests.pipeline import processes
-from tests.prepared import ROOT, arguments, contents, needs_beam, settings
+from tests.prepared import ROOT, arguments, contents, settings
 
 DAMAGES = "cut", "altered", "gone"
 SHARD = DocumentShard("train", 0, 0, [Document({"text": "The cat. A cat."})] * 2)
@@ -289,12 +289,9 @@ def test_a_worker_of_a_killed_run_writes_nothing_into_another(corpus, stopped, t
   assert_as_prepared_anew(tmp_path / "d", settings(corpus, seed=1))
 
 
-@pytest.mark.parametrize(
-  "option", ["--workers=2", pytest.param("--runner=DirectRunner", marks=needs_beam)]
-)
-def test_a_full_disk_is_reported_and_resumed_later(corpus, reference, tmp_path, option):
+def test_a_full_disk_is_reported_and_resumed_later(corpus, reference, tmp_path):
   """A limit on file size simulates the full disk."""
-  args = arguments(corpus, tmp_path / "d", option)
+  args = arguments(corpus, tmp_path / "d", "--workers=2")
   process = start(*args)
   resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
   _, errors = process.communicate()
@@ -324,38 +321,11 @@ def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(corpus, reference, 
 
 def test_a_beam_worker_writes_only_missing_shards(corpus, tmp_path):
   options = settings(corpus), str(corpus / "vocab"), str(tmp_path)
-  errors = beam.Errors(str(tmp_path), "run")
   path = tmp_path / f"{SHARD.name}.arrow"
   inodes = []
   for _ in range(3):
-    beam._write(SHARD, *options, errors)
+    beam._write(SHARD, *options)
     inodes.append(path.stat().st_ino)
     if len(inodes) == 2:
       damage(path, "cut")
   assert inodes[0] == inodes[1] != inodes[2]
-  errors.raise_first()
-
-
-def test_errors_of_another_runs_workers_are_not_raised(tmp_path):
-  mine, theirs = (beam.Errors(str(tmp_path), run) for run in ("mine", "theirs"))
-  with theirs.recorded("train-00000-00000"):
-    raise packing.InputError("bad text")
-  mine.raise_first()
-  with pytest.raises(packing.InputError, match="bad text"):
-    theirs.raise_first()
-  with mine.recorded("train-00000-00001"):
-    raise OSError(errno.EDQUOT, "Disk quota exceeded")
-  with pytest.raises(OSError, match="Disk quota exceeded") as stop:
-    mine.raise_first()
-  assert stop.value.errno == errno.EDQUOT
-
-
-def test_a_worker_says_that_the_system_could_not_read(tmp_path):
-  """So that `prepare` keeps what is written."""
-  errors = beam.Errors(str(tmp_path), "run")
-  with errors.recorded("train-00000-00000"):
-    raise packing.InputError("Cannot read a") from OSError(errno.EIO, "it fails")
-  with pytest.raises(packing.InputError, match="Cannot read a") as stop:
-    errors.raise_first()
-  assert isinstance(stop.value.__cause__, OSError)
-  assert stop.value.__cause__.errno == errno.EIO
