@@ -45,19 +45,31 @@ def whole_file(path) -> Iterator[BinaryIO]:
     NotWritten: an InputError and an OSError: the file cannot be written; nothing is left
       behind.
   """
+  try:
+    with whole_path(path) as partial, partial.open("xb") as file:
+      yield file
+  except NotWritten:
+    raise
+  except OSError as error:
+    raise NotWritten(f"Cannot write {path}: {error.strerror or error}.") from error
+
+
+@contextlib.contextmanager
+def whole_path(path) -> Iterator[pathlib.Path]:
+  """A temporary path to write to; renamed to `path` if the block ends without an error.
+
+  Raises:
+    OSError: the disk is full, or not writable; nothing is left behind.
+  """
   partial = _partial(path)
   try:
-    with partial.open("xb") as file:
-      yield file
-      file.flush()
+    yield partial
+    with partial.open("rb") as file:
       os.fsync(file.fileno())
     os.replace(partial, path)
-  except BaseException as error:
+  finally:
     with contextlib.suppress(OSError):
       partial.unlink()
-    if isinstance(error, OSError):
-      raise NotWritten(f"Cannot write {path}: {error.strerror or error}.") from error
-    raise
 
 
 def check_writable(path):
@@ -81,7 +93,7 @@ def _partial(path) -> pathlib.Path:
     raise NotWritten(
       f"Cannot write {path}: it exists and is not a file. Choose another name."
     )
-  return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+  return path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
 
 
 def read_json(path, *, what: str) -> dict:

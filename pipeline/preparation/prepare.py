@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator
 
 from packing import InputError
+from packing.files import whole_path
 from pipeline.dataset import MANIFEST, PreparedDataset, altered_file, open_dataset
 from pipeline.preparation import write
-from pipeline.preparation.shard_files import whole_path
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import fingerprint, open_source

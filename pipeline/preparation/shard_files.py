@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
-import uuid
 from collections.abc import Iterator
 
 import numpy as np
 
+from packing.files import whole_path
 from pipeline.dataset import file_sha256
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
@@ -71,23 +69,6 @@ class ShardSummary:
   @property
   def tokens(self) -> int:
     return int(self.counts @ np.arange(1, self.counts.size + 1))
-
-
-@contextlib.contextmanager
-def whole_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A temporary path to write to; renamed to `path` if the block ends without error.
-
-  Raises:
-    OSError: the disk is full, or not writable; nothing is left behind.
-  """
-  partial = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex}")
-  try:
-    yield partial
-    with partial.open("rb") as file:
-      os.fsync(file.fileno())
-    os.replace(partial, path)
-  finally:
-    partial.unlink(missing_ok=True)
 
 
 def write_shard(work: ShardWork) -> ShardSummary:

@@ -14,12 +14,12 @@ import numpy as np
 import tqdm
 
 from packing import InputError
+from packing.files import whole_path
 from pipeline.dataset import VERSION, file_sha256
 from pipeline.preparation.shard_files import (
   ShardSummary,
   ShardWork,
   load_summary,
-  whole_path,
 )
 from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
@@ -107,7 +107,7 @@ def write_dataset(
 
 
 def remove_unfinished(directory: pathlib.Path):
-  """Removes unfinished files and errors that workers recorded."""
+  """Removes unfinished files."""
   for path in directory.glob(".*.partial-*"):
     path.unlink(missing_ok=True)
 

@@ -14,12 +14,13 @@ import time
 import pytest
 
 import packing
+from packing.files import whole_path
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset
 from pipeline.preparation import beam, shard_files, workers
 from pipeline.preparation import write as writing
 from pipeline.preparation.prepare import prepare
-from pipeline.preparation.shard_files import ShardWork, whole_path, write_shard
+from pipeline.preparation.shard_files import ShardWork, write_shard
 from pipeline.sources import textfiles
 from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
