@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,7 +38,6 @@ PREPARED = "prepared"  # the data.source of a run that uses data.directory as it
 _OF_THE_RUN = (
   *("directory", "mask_rate", "layout", "atom_size", "loss_on_padding", "stream"),
 )
-_FLAG = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")  # of python -m pipeline prepare
 
 
 def read_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.ConfigDict:
@@ -77,10 +75,7 @@ def prepare_dataset(config: ml_collections.ConfigDict) -> PreparedDataset:
   data = config.data
   settings = check_data(data)
   if data.source != PREPARED:
-    try:
-      return prepare(data.directory, settings)
-    except InputError as error:
-      raise InputError(in_terms_of_config(str(error), data)) from error
+    return prepare(data.directory, settings)
   dataset = open_dataset(data.directory)
   check_prepared(data, dataset.manifest["settings"])
   return dataset
@@ -104,10 +99,7 @@ def check_data(data: Mapping) -> DatasetSettings:
         "config.data.held_out_fraction is 0 and config.data.held_out_source is empty; "
         "expected one of them, because a run is evaluated on held-out documents."
       )
-    try:
-      find_task(settings)
-    except InputError as error:
-      raise InputError(in_terms_of_config(str(error), data)) from error
+    find_task(settings)
   return settings
 
 
@@ -133,24 +125,9 @@ def check_prepared(data: Mapping, settings: Mapping):
   if not (settings["held_out_fraction"] or settings["held_out_source"]):
     raise InputError(
       f"{directory} was prepared without held-out documents, which a run needs for its "
-      "evaluation. Prepare it in another folder, with --held-out-fraction or "
-      "--held-out-source."
+      "evaluation. Prepare it in another folder, with held_out_fraction or "
+      "held_out_source."
     )
-
-
-def in_terms_of_config(message: str, data: Mapping) -> str:
-  """Renames the flags of `python -m pipeline prepare` in a message to train.py's.
-
-  Example:
-    >>> in_terms_of_config("Give it with --vocab-file.", {"vocab_file": ""})
-    'Give it with --config.data.vocab_file.'
-  """
-
-  def field(flag: re.Match) -> str:
-    name = flag[1].replace("-", "_")
-    return f"--config.data.{name}" if name in data else flag[0]
-
-  return _FLAG.sub(field, message)
 
 
 def settings_of(data: Mapping) -> DatasetSettings:

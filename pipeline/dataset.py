@@ -59,7 +59,7 @@ class PreparedDataset:
     if self._held_out is None:
       raise InputError(
         f"{self.directory} was prepared without held-out documents. Prepare it with "
-        "--held-out-fraction or --held-out-source."
+        "held_out_fraction or held_out_source."
       )
     return self._held_out
 

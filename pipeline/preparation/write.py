@@ -284,26 +284,22 @@ def _most_frequent(paths: list[pathlib.Path], tokenizer: Tokenizer) -> int:
 def _check_enough(preparation: Preparation, counts: dict):
   """Raises InputError if a split has too few documents."""
   task, settings = preparation.task, preparation.settings
-  for split, source, flag, remedy in (
-    (HELD_OUT, settings.held_out_source, "held-out-source", "."),
-    (MISMATCHED, settings.mismatched_source, "mismatched-source", ", or leave it out."),
-  ):
+  for split, name in (HELD_OUT, "held_out_source"), (MISMATCHED, "mismatched_source"):
+    source = getattr(settings, name)
     if source and not counts[split]["sequences"]:
       raise InputError(
         f"{source} gave no documents that can be used; expected at least one to hold out. "
-        f"Name another --{flag}{remedy}"
+        f"Name another {name}."
       )
   least = task.min_documents
   holds_out = settings.held_out_source or settings.held_out_fraction
   for split in (TRAIN, HELD_OUT) if holds_out else (TRAIN,):
     if counts[split]["documents"] < least or not counts[split]["sequences"]:
-      flags = ["--held-out-fraction"]
-      if task.filter:
-        flags.append(f"--{task.filter.replace('_', '-')}")
+      others = " or ".join(filter(None, ("held_out_fraction", task.filter)))
       raise InputError(
         f"Expected at least {least} documents to train on"
         f"{f' and {least} to hold out' if holds_out else ''}; {settings.source} gave "
         f"{counts[TRAIN]['documents']} and {counts[HELD_OUT]['documents']} that can be "
-        f"used, of {counts['documents']} in all. Give more documents, say with --documents "
-        f"where they end, or change {' or '.join(flags)}."
+        f"used, of {counts['documents']} in all. Give more documents, say with `documents` "
+        f"where they end, or change {others}."
       )

@@ -109,7 +109,7 @@ def select_fields(
     elif field in fields.required:
       raise InputError(
         f"{where} has no {column!r}; found {', '.join(map(str, values)) or 'nothing'}. "
-        f"Name the right one with --columns {field}=NAME."
+        f'Name the right one with columns "{field}=NAME".'
       )
   return Document(selected, where)
 
@@ -142,5 +142,5 @@ def check_texts(value: Any, where: str):
 def too_long_error(where: str) -> InputError:
   return InputError(
     f"{where}: a document is longer than {MAX_DOCUMENT_BYTES:,} bytes, the limit. "
-    "Break it at blank lines, or say with --documents where documents end."
+    "Break it at blank lines, or say with `documents` where they end."
   )

@@ -161,7 +161,7 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
     )
   if kinds == ["squad"] and "context" not in fields.required:
     raise InputError(
-      f"{files[0]} is read as SQuAD's JSON, for --task squad. For other tasks give .jsonl, "
+      f"{files[0]} is read as SQuAD's JSON, for the task squad. For others give .jsonl, "
       "one object a line."
     )
   if kinds[0] in ("table", "csv", "tsv"):

@@ -45,13 +45,13 @@ def check(path: pathlib.Path, fields: DocumentFields):
       raise InputError(
         f"{path} has no column {column!r}; found "
         f"{', '.join(f'{f.name} ({f.type})' for f in schema) or 'none'}. Name the right "
-        f"one with --columns {field}=NAME."
+        f'one with columns "{field}=NAME".'
       )
     kind = schema.field(column).type
     if field == "text" and not _is_text(kind):
       raise InputError(
         f"Column {column!r} of {path} is {kind}; expected text. For lists of tokens use "
-        f"--task tokens --columns input_ids={column}."
+        f'the task tokens with columns "input_ids={column}".'
       )
     if field == "input_ids" and not _is_tokens(kind):
       raise InputError(

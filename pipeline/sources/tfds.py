@@ -82,7 +82,7 @@ def partitions(name: str, split: str, fields: DocumentFields) -> Iterator[TfdsPa
   if missing:
     raise InputError(
       f"tfds:{name} has no {fields.column(missing[0])!r}; found {', '.join(features)}. "
-      f"Name the right one with --columns {missing[0]}=NAME."
+      f'Name the right one with columns "{missing[0]}=NAME".'
     )
   for start in range(0, len(examples), PARTITION_EXAMPLES):
     stop = min(start + PARTITION_EXAMPLES, len(examples))

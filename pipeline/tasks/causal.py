@@ -28,7 +28,7 @@ def text_of(document: Document) -> str:
   if not isinstance(text, str):
     raise InputError(
       f"{document.where}: text is {short_repr(text)}; expected a string. Name another "
-      "column with --columns text=NAME."
+      'column with columns "text=NAME".'
     )
   return text
 

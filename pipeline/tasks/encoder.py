@@ -44,5 +44,5 @@ class Encoder:
     if self.settings.too_long == "error":
       raise InputError(
         f"{what} has {length} tokens; expected at most {most}. Raise "
-        f"--max-sequence-length, or choose --too-long {choices}."
+        f"max_sequence_length, or set too_long to {choices}."
       )

@@ -141,20 +141,19 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
     settings = dataclasses.replace(settings, held_out_fraction=0.0)
   if task.texts is None and not settings.vocab_file:
     raise InputError(
-      f"{settings.task} needs the vocabulary that the tokens were made with. Give it with "
-      "--vocab-file (vocab.txt or tokenizer.json)."
+      f"{settings.task} needs the vocabulary that the tokens were made with. Give it as "
+      "vocab_file (vocab.txt or tokenizer.json)."
     )
   least = NUM_BYTES + max(len(task.special_tokens), 1)
   if task.byte_level and not settings.vocab_file and settings.vocab_size < least:
     raise InputError(
       f"vocab_size is {settings.vocab_size}; expected at least {least} for "
-      f"{settings.task}: all bytes and the special tokens. Raise it, or give a vocabulary "
-      "with --vocab-file."
+      f"{settings.task}: all bytes and the special tokens. Raise it, or give a vocab_file."
     )
   if settings.cross_documents and settings.task != "sentences":
     raise InputError(
       f"cross_documents is True; expected False for {settings.task}. Leave it out, or use "
-      "--task sentences."
+      "the task sentences."
     )
   if settings.min_words and task.filter != "min_words":
     raise InputError(
@@ -166,7 +165,7 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
   if task.names_labels and not label_names:
     raise InputError(
       f"{settings.task} needs the names of its classes, in the order of their numbers. "
-      "Give them with --labels, such as --labels no,yes."
+      'Give them as labels, such as "no,yes".'
     )
   if label_names and not task.names_labels:
     raise InputError(

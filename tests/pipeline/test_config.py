@@ -81,7 +81,7 @@ def test_a_run_without_held_out_documents_is_refused_before_any_work(tmp_path):
     pipeline.prepare_dataset(config)
   assert not (tmp_path / "d").exists()
   pipeline.prepare(tmp_path / "d", DatasetSettings(WIKIPEDIA, 41, vocab_size=100))
-  with pytest.raises(InputError, match=r"Prepare it in another folder, with --held-out-f"):
+  with pytest.raises(InputError, match=r"Prepare it in another folder, with held_out_f"):
     pipeline.prepare_dataset(config_for(tmp_path / "d", source="prepared"))
 
 
@@ -129,7 +129,7 @@ def test_a_second_held_out_set_needs_the_first_and_something_in_it(tmp_path):
     DatasetSettings("a.tsv", 64, mismatched_source="b.tsv")
   (tmp_path / "empty.jsonl").write_text("\n")
   for name, message in (
-    ("held_out_source", r"empty.jsonl gave no .* another --held-out-source"),
+    ("held_out_source", r"empty.jsonl gave no .* another held_out_source"),
     ("mismatched_source", r"empty.jsonl gave no documents that can be used"),
   ):
     settings = mnli_settings(**{name: str(tmp_path / "empty.jsonl")})

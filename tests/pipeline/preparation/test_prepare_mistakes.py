@@ -35,7 +35,7 @@ BAD_TEXT = {
 BAD_FILES = {
   "no column": ("a.parquet", {"content": ["A b."]}, "has no column 'text'; found content"),
   "numbers for text": ("a.parquet", {"text": [1, 2]}, "is int64; expected text"),
-  "tokens for text": ("a.parquet", {"text": [[1], [2]]}, "use --task tokens"),
+  "tokens for text": ("a.parquet", {"text": [[1], [2]]}, "use the task tokens"),
   "no parquet": ("a.parquet", b"PAR1 no", "is not a valid .parquet file"),
   "damaged": ("a.parquet", damaged_parquet, "is damaged after record"),
   "no arrow": ("a.arrow", b"no arrow", "is not a valid .arrow file"),
@@ -44,7 +44,7 @@ BAD_FILES = {
   "no field": ("a.jsonl", b'{"txt": "a"}\n', "line 1 has no 'text'; found txt"),
   "half a character": ("a.jsonl", b'{"text": "a\\ud800"}\n', "an unpaired surrogate"),
   "a number": ("a.jsonl", b'{"text": 3}\n', "text is 3; expected a string"),
-  "squad": ("a.json", b'{"data": 3}', "for --task squad"),
+  "squad": ("a.json", b'{"data": 3}', "for the task squad"),
   "nothing known": ("a.xyz", b"", "holds no file ending in .arrow"),
 }
 

@@ -108,7 +108,7 @@ def test_class_names_that_are_numbers_match_by_value(make):
 @pytest.mark.parametrize(
   ("task", "settings", "message"),
   [
-    ("classification", {}, r"needs the names of its classes.*--labels no,yes"),
+    ("classification", {}, r"needs the names of its classes.* as labels, such as .no,yes"),
     ("classification", {"labels": "yes"}, r"labels is 'yes'; expected at least two differ"),
     ("classification", {"labels": "a,b,a"}, r"expected at least two different names"),
     ("classification", {"labels": "a,,b"}, r"expected at least two different names"),
