@@ -40,7 +40,7 @@ lint: .venv/installed
 bench: .venv/installed
 	@mkdir -p results
 	@$(BIN)/python -m benchmarks.packing --picture results/packing.png --json results/packing.json
-	@$(BIN)/python -m benchmarks.pipeline --workers 0,1,2 --json results/pipeline.json
+	@$(BIN)/python -m benchmarks.pipeline --json results/pipeline.json
 	@$(BIN)/python -m benchmarks.inference --json results/inference.json
 	@$(BIN)/python -m benchmarks.training --json results/training.json
 	@$(BIN)/python -m benchmarks.speedup --json results/speedup.json

@@ -1,7 +1,6 @@
 """Times the loader against other ways to make fixed-shape batches, on the same sequences.
 
     python -m benchmarks.pipeline                     all ways that are installed
-    python -m benchmarks.pipeline --workers 0,1,2     also our loader with worker processes
     python -m benchmarks.pipeline --json results/pipeline.json
 
 Sequences have the lengths of a built-in histogram and random tokens, in rows of the
@@ -14,7 +13,6 @@ if it is not installed: `pip install torch`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -129,14 +127,8 @@ def _real_tokens(batch: dict) -> int:
   raise KeyError(f"No field of {list(batch)} separates padding from tokens.")
 
 
-def _measure(
-  ways: Mapping[str, Batches], *, rounds: int, batches: int, clock: str, ready: int
-) -> dict[str, dict]:
-  """Measures real tokens a second of each way, in turns.
-
-  Before each turn, `ready` batches are taken and not counted: a way that works in the
-  background makes batches while others are measured.
-  """
+def _measure(ways: Mapping[str, Batches], *, rounds: int, batches: int) -> dict[str, dict]:
+  """Measures real tokens a second of each way, in turns."""
   real: dict[str, list[int]] = {name: [] for name in ways}
   tokens = dict.fromkeys(ways, 0)
 
@@ -148,8 +140,7 @@ def _measure(
     {name: functools.partial(_take, way, batches) for name, way in ways.items()},
     rounds=rounds,
     name="batches",
-    clock=clock,
-    before=lambda name: _take(ways[name], ready),
+    clock="processor",
     after=count,
   )
   return {
@@ -193,12 +184,6 @@ def main(arguments: list[str] | None = None):
   command.add(parser, "--rounds", 9)
   command.add(parser, "--batches", 40, "batches in a round")
   command.add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
-  parser.add_argument(
-    "--workers",
-    type=command.several(command.not_negative),
-    default=[],
-    help="such as 0,1,2: time our loader with so many worker processes, by the wall clock",
-  )
   options = parser.parse_args(arguments)
   if options.sequences < options.batch_size:
     parser.error(
@@ -249,27 +234,10 @@ def main(arguments: list[str] | None = None):
       ways["PyTorch DataLoader, padded"] = _torch(sequences, row, size, masked=False)
     else:
       print("PyTorch is left out: it is not installed", file=sys.stderr)
-    measured = _measure(ways, clock="processor", ready=0, **counts)
-    results: dict[str, dict] = {"ways": measured}
+    measured = _measure(ways, **counts)
     print(f"{here}\n{len(store):,} sequences of {options.histogram}, batches of {size}")
     print(_way_table(measured))
-    if options.workers:
-      with contextlib.ExitStack() as stack:
-        ahead = {
-          f"processes: {n}" if n else "a thread": stack.enter_context(
-            contextlib.closing(loader(masking=masking, workers=n).iterate())
-          )
-          for n in options.workers
-        }
-        measured = _measure(ahead, clock="wall", ready=17, **counts)
-      results["workers"] = {name: way["rates"] for name, way in measured.items()}
-      title = "M real tokens a second of wall-clock time (quartiles)"
-      lines = [
-        {"made ahead by": name, title: _millions(rates)}
-        for name, rates in results["workers"].items()
-      ]
-      print(f"\n{record_table(lines, left=['made ahead by'])}")
-  command.write(options, here, **results)
+  command.write(options, here, ways=measured)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,6 @@ def in_turns(
   rounds: int,
   name: str,
   clock: str = "wall",
-  before: Callable[[Key], Any] = lambda key: None,
   after: Callable[[Key, Any], Any] = lambda key, result: None,
   enough: Callable[[dict[Key, np.ndarray]], bool] = lambda seconds: False,
 ) -> dict[Key, np.ndarray]:
@@ -173,7 +172,6 @@ def in_turns(
     name: of the progress bar.
     clock: "wall"; or "processor", the processor time of all cores, which says less about
       the duration of a step but is steadier on a shared machine; or "both".
-    before: called before the clock starts, in every round.
     after: called with the result when the clock has stopped, in counted rounds.
     enough: called after each counted round with the results so far; if it returns True,
       no round follows.
@@ -195,7 +193,6 @@ def in_turns(
     for number in range(rounds + 1):
       for index in rng.permutation(len(keys)).tolist():
         key = keys[index]
-        before(key)
         start = _now()
         result = jax.block_until_ready(runs[key](number))
         passed = _now() - start

@@ -129,8 +129,6 @@ def get_config() -> ConfigDict:
   config.train.fsdp = 1  # devices that share one copy of parameters and optimizer state
   # How many non-finite steps in a row to skip; 0: the first ends the run.
   config.train.skip_bad_steps = 0
-  # Processes that make batches; 0: a thread of the training process.
-  config.train.loader_workers = 0
   config.train.steps = 1000  # steps without packing
   config.train.duration = ""  # instead of steps, such as "3 epochs" or "1e6 sequences"
   config.train.log_every = 20  # in steps, counted with packing

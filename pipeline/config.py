@@ -265,7 +265,6 @@ def make_loader(
       batch_size=batch_size,
       seed=seed,
       loss_on_padding=config.data.loss_on_padding,
-      workers=config.train.loader_workers,
     )
   else:
     loader = PackedLoader(
@@ -277,7 +276,6 @@ def make_loader(
       assignment=config.packing.assignment,
       balance=config.packing.balance,
       devices=devices,
-      workers=config.train.loader_workers,
     )
   return loader.for_process(process_index, process_count)
 

@@ -61,10 +61,9 @@ def test_a_killed_run_ends_with_the_same_bits(folder, finished, moment, seen, ev
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_stopped_by_a_signal_saves_and_says_so(folder, finished, sent, status):
-  """It reaches workers too; the step that is under way may need a batch of them."""
   name = f"stopped-{status}"
   workdir = folder / name
-  options = fields("train.checkpoint_every=1000 train.loader_workers=1")
+  options = fields("train.checkpoint_every=1000")
   process = begin(folder, name, *options, new_session=True)
   metrics = workdir / "metrics.jsonl"
   programs.wait_for(process, lambda: metrics.exists() and metrics.stat().st_size)

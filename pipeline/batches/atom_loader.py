@@ -17,8 +17,8 @@ class AtomLoader(RowLoader):
   """Batches of the layouts `concat` and `padding`; see `pipeline/batches/atoms.py`.
 
   Each epoch shuffles the atoms and then makes rows of them, so the rows of an atom longer
-  than a row follow each other. `RowLoader` describes the order of batches, processes and
-  workers.
+  than a row follow each other. `RowLoader` describes the order of batches and
+  processes.
 
   Args:
     store: the documents, of the task `text`.
@@ -31,7 +31,6 @@ class AtomLoader(RowLoader):
       end token after the text always is.
     num_slots: M, slots for sequences in a row, of which only the first is used: a row is
       one sequence.
-    workers: see `RowLoader`.
 
   Raises:
     InputError: the layout is unknown, neither of atom and row divides the other, or an
@@ -49,7 +48,6 @@ class AtomLoader(RowLoader):
     seed: int,
     loss_on_padding: bool = False,
     num_slots: int = 1,
-    workers: int = 0,
   ):
     self.store, self.num_slots = store, num_slots
     self.loss_on_padding = loss_on_padding
@@ -63,7 +61,6 @@ class AtomLoader(RowLoader):
       row_length=row_length,
       batch_size=batch_size,
       shuffle_seed=None,
-      workers=workers,
     )
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:

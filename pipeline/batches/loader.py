@@ -6,16 +6,11 @@ import abc
 import copy
 import dataclasses
 import math
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from typing import Self
 
 import grain
 import numpy as np
-from absl import flags
 
 import packing
 from packing import InputError
@@ -43,9 +38,6 @@ class RowLoader(abc.ABC):
     row_length: S, in tokens.
     batch_size: B, rows of a batch, over all processes.
     shuffle_seed: reshuffles the rows in each epoch; None to keep their order.
-    workers: processes that make batches ahead of time for `iterate`; 0 for a thread of
-      this process. The batches are the same. A program that uses workers must guard its
-      entry with `if __name__ == "__main__"`, since each worker imports it.
 
   Attributes:
     batches: this process's blocks as a `grain.MapDataset`, to build on.
@@ -72,11 +64,9 @@ class RowLoader(abc.ABC):
     row_length: int,
     batch_size: int,
     shuffle_seed: int | None,
-    workers: int = 0,
   ):
     self.num_rows, self.row_length = num_rows, row_length
     self.batch_size = check_integer("batch_size", batch_size, at_least=1)
-    self.workers = check_integer("workers", workers, at_least=0)
     # Row numbers continue from epoch to epoch, so one number gives both epoch and row.
     rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
     if shuffle_seed is not None:
@@ -172,8 +162,8 @@ class PackedLoader(RowLoader):
   """Endless packed batches, all of one shape.
 
   Each epoch gives the same plan a fresh assignment: every sequence is used exactly once
-  per epoch, each time with new neighbours. `RowLoader` describes the order of batches,
-  processes and workers.
+  per epoch, each time with new neighbours. `RowLoader` describes the order of batches and
+  processes.
 
   Args:
     store: the sequences.
@@ -181,18 +171,15 @@ class PackedLoader(RowLoader):
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
     seed: selects the assignments and the order of packs.
-    assignment: `fresh`, new neighbours in each epoch; `fixed`, the same ones; or an
-      assignment of this plan for all epochs, such as `pipeline.read_assignment` returns.
-      In every mode, pack order is reshuffled in each epoch.
+    assignment: `fresh`, new neighbours in each epoch; or `fixed`, the same ones. In both,
+      pack order is reshuffled in each epoch.
     balance: `none`; or `devices`, all devices of a step have nearly the same cost. The cost
       is the sum of squared lengths, which is what attention computes if it skips foreign
       sequences.
     devices: how many share a batch, each with a block of its rows; a divisor of B.
-    workers: see `RowLoader`.
 
   Raises:
-    InputError: an option is out of range, or the assignment belongs to another plan or
-      dataset.
+    InputError: an option is out of range.
   """
 
   def __init__(
@@ -206,7 +193,6 @@ class PackedLoader(RowLoader):
     assignment: AssignmentMode = "fresh",
     balance: Balance = "none",
     devices: int = 1,
-    workers: int = 0,
   ):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256 = plan_sha256(plan)
@@ -218,7 +204,6 @@ class PackedLoader(RowLoader):
       row_length=plan.row_length,
       batch_size=batch_size,
       shuffle_seed=seed,
-      workers=workers,
     )
 
   def with_group(self, group: int) -> Self:
@@ -298,8 +283,6 @@ class BatchIterator(Iterator[PackedBatch]):
       self._ahead = self._start()
     batch = next(self._ahead)
     self._step += 1
-    if self._loader.workers:  # copied out of shared memory that the workers reuse
-      batch = {name: np.array(field) for name, field in batch.items()}
     return batch
 
   def get_state(self) -> dict[str, int | str]:
@@ -356,46 +339,15 @@ class BatchIterator(Iterator[PackedBatch]):
       )
 
   def close(self):
-    """Ends the thread or the workers; the next batch starts them again."""
+    """Ends the thread; the next batch starts it again."""
     if self._ahead is not None:
       self._ahead.close()
       self._ahead = None
 
   def _start(self) -> grain.DatasetIterator:
-    # Slicing makes every worker start at the step, however many there are.
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-    ahead = self._loader.batches[self._step :].to_iter_dataset(options)
-    if self._loader.workers:
-      if not flags.FLAGS.is_parsed():  # Grain reads flags, also without absl's app.run
-        flags.FLAGS.mark_as_parsed()
-      ahead = ahead.mp_prefetch(
-        grain.MultiprocessingOptions(
-          num_workers=self._loader.workers, per_worker_buffer_size=2
-        ),
-        _follow_parent,
-      )
-    return iter(ahead)
+    return iter(self._loader.batches[self._step :].to_iter_dataset(options))
 
 
 def _short(sha256) -> str:
   return f"{str(sha256)[:12]}..." if sha256 else "none"
-
-
-def _follow_parent(worker: int, workers: int):
-  """Ends a worker when the program ends, even if it is killed, and not before.
-
-  Otherwise Grain's workers would wait forever for a killed program. Ctrl-C in a terminal
-  and the SIGTERM of a job scheduler reach all processes, but the program may need more
-  batches to stop cleanly.
-  """
-  del worker, workers
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  signal.signal(signal.SIGTERM, signal.SIG_IGN)
-  parent = multiprocessing.parent_process()
-  assert parent is not None
-
-  def watch():
-    parent.join()
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()

@@ -18,7 +18,7 @@ from packing.problem import Geometry
 from pipeline.batches import atoms
 from pipeline.store import SequenceStore
 
-if TYPE_CHECKING:  # its imports would slow down the workers of a loader
+if TYPE_CHECKING:
   from pipeline.dataset import PreparedDataset
 
 PLANS = "plans"  # folder of the plans in a run's folder

@@ -161,10 +161,6 @@ def trackers_of(config, store):
   return tracker_names(config)
 
 
-def workers_of(config, store):
-  return loader_of(config, store).workers
-
-
 def model_of(config, store):
   del store
   return model_config(config, head=pipeline.TASK_HEADS[config.data.task], vocab_size=97)
@@ -247,7 +243,6 @@ CHANGES: dict[str, tuple] = {
   "optimizer.bias_correction": (False, optimizer_of),
   "train.batch_size": (5, batch_of),
   "train.micro_batch_size": (1, batch_of),
-  "train.loader_workers": (2, workers_of),
   "train.steps": (5, optimizer_of),
   "train.duration": ("1 epoch", optimizer_of),
   "train.trackers": ("mlflow", trackers_of),
@@ -393,7 +388,6 @@ REFUSED = [
   ("packing.separator_tokens", -1, "0 or more"),
   ("packing.balance", "devices", "none with packing.algorithm=online", "online"),
   ("packing.assignment", "fixed", "fresh with packing.algorithm=online", "online"),
-  ("train.loader_workers", 2, "0 with packing.algorithm=online", "online"),
   ("packing.algorithm", "auto", "online with data.stream=hf:a", "stream"),
   ("data.task", "squad", "one of pretraining, sentences, documents, text with", "stream"),
   ("train.duration", "2 epochs", "steps or sequences with data.stream=hf:a", "stream"),
@@ -417,7 +411,6 @@ REFUSED = [
   ("train.eval_every", 33, "a multiple of train.log_every=20"),
   ("train.throughput_rounds", -1, "0 or more"),
   ("train.target_mlm_accuracy", 19.2, "a fraction"),
-  ("train.loader_workers", -1, "0 or more"),
 ]
 GPT2_MODEL = {"size": "tiny", "attention_dropout_rate": 0.0}
 SETTINGS = {

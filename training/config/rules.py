@@ -41,7 +41,7 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     "at least 1",
   ),
   (
-    "profile packing.max_sequences_per_pack train.throughput_rounds train.loader_workers "
+    "profile packing.max_sequences_per_pack train.throughput_rounds "
     "train.skip_bad_steps train.patience packing.separator_tokens",
     lambda x: x >= 0,
     "0 or more",
@@ -310,11 +310,6 @@ def _packing_rules(config) -> list[_Rule]:
     *(
       (not is_online or packing[name] == default, f"packing.{name}", f"{default} {online}")
       for name, default in (("assignment", "fresh"), ("balance", "none"))
-    ),
-    (
-      not is_online or not train.loader_workers,
-      "train.loader_workers",
-      f"0 {online}",
     ),
     (is_online or not has_stream, "packing.algorithm", f"online {stream}"),
     (

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import packing
-from pipeline.batches.audit import audit
 from pipeline.batches.loader import PackedLoader
 from tests.pipeline.batches.test_batches import MASKING, assert_same, joined, random_store
 
@@ -90,23 +89,22 @@ def test_each_epoch_and_each_seed_has_an_order_of_its_own(store):
     assert np.abs(first - second).mean() > loader.num_rows / 10
 
 
-def test_the_audit_says_how_random_the_packs_of_a_step_are(store):
-  """By numpy, over all ordered pairs of packs of one step; epochs that steps do not cut."""
-  found = {}
-  for balance in ("none", "devices"):
-    loader = make_loader(store, batch_size=8, balance=balance, devices=4)
-    found[balance] = audit(loader)["step_correlation"]
+def test_how_random_the_packs_of_a_step_are(store):
+  """By the correlation of costs, over all ordered pairs of packs of one step."""
+
+  def correlation(**options):
+    loader = make_loader(store, devices=4, **options)
     steps = [costs_of(store, loader[t]) for t in range(int(loader.batches_per_epoch))]
     x = [a for c in steps for a in c for _ in range(len(c) - 1)]
     y = [b for c in steps for i in range(len(c)) for j, b in enumerate(c) if j != i]
-    assert found[balance] == pytest.approx(np.corrcoef(x, y)[0, 1], abs=0.02)
-  assert abs(found["none"]) < 0.05
-  alone = audit(make_loader(store, batch_size=4, balance="devices", devices=4))
-  assert alone["step_correlation"] > 0.9  # a row a device: all rows cost the same
+    return np.corrcoef(x, y)[0, 1]
+
+  assert abs(correlation(batch_size=8, balance="none")) < 0.05
+  # A row a device: all rows cost the same.
+  assert correlation(batch_size=4, balance="devices") > 0.9
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_resumes_at_the_same_step_with_other_processes_and_workers(store, workers):
+def test_resumes_at_the_same_step_with_other_processes(store):
   batches = make_loader(store, balance="devices", devices=4).iterate()
   expected = [next(batches) for _ in range(12)][9:]
   batches = make_loader(store, balance="devices", devices=4).iterate()
@@ -115,8 +113,7 @@ def test_resumes_at_the_same_step_with_other_processes_and_workers(store, worker
   state = json.loads(json.dumps(batches.get_state()))
   assert (state["balance"], state["group"]) == ("devices", 4)
   for count in (1, 2):
-    of_one = workers if count == 1 else 0
-    loader = make_loader(store, balance="devices", devices=4, workers=of_one)
+    loader = make_loader(store, balance="devices", devices=4)
     resumed = [loader.for_process(p, count).iterate() for p in range(count)]
     for iterator in resumed:
       iterator.set_state(state)

@@ -1,8 +1,6 @@
 import json
 import pathlib
 import pickle
-import subprocess
-import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,14 +10,11 @@ import pytest
 import packing
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.plans import plan_sha256
-from pipeline.store import SequenceStore
-from tests.pipeline import processes
 from tests.pipeline.batches.test_batches import (
   MASKING,
   assert_same,
   joined,
   masked_of,
-  random_store,
 )
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -175,7 +170,6 @@ def test_evaluation_masks_the_same_tokens_however_sequences_are_packed(store):
     ({"process_index": 7, "process_count": 7}, "process_index is 7; expected at most 6"),
     ({"process_index": -1}, "process_index is -1"),
     ({"process_count": 0}, "process_count is 0; expected at least 1"),
-    ({"workers": -1}, "workers is -1"),
     ({"batch_size": 0}, "batch_size is 0"),
     ({"assignment": "new"}, "assignment is 'new'; expected 'fresh'"),
   ],
@@ -219,67 +213,3 @@ def test_a_state_that_would_mean_other_batches_is_refused(store, state, message)
   with pytest.raises(packing.InputError, match=message):
     batches.set_state(before | state)
   assert batches.get_state() == before
-
-
-PROGRAM = """
-import multiprocessing, os, signal, sys, time
-import numpy as np
-from pipeline.store import SequenceStore
-from tests.pipeline.batches.test_loader import make_loader
-
-def main(store, out, index, step):
-  options = {"process_index": int(index), "process_count": 2, "workers": 2}
-  batches = make_loader(SequenceStore(store), batch_size=12, **options).iterate()
-  batches.set_state(batches.get_state() | {"step": int(step)})
-  found = [next(batches) for _ in range(2)]  # one of each worker
-  for worker in multiprocessing.active_children():  # Ctrl-C, and the end of a job
-    os.kill(worker.pid, signal.SIGINT)
-    os.kill(worker.pid, signal.SIGTERM)
-  found += [next(batches) for _ in range(10)]
-  np.savez(out, **{f"{name} {i}": f for i, b in enumerate(found) for name, f in b.items()})
-  if index == "1":
-    print(*(p.pid for p in multiprocessing.active_children()), flush=True)
-    time.sleep(300)
-  batches.close()
-
-if __name__ == "__main__":
-  main(*sys.argv[1:])
-"""
-
-
-@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
-@pytest.mark.slow
-def test_programs_with_workers_make_the_same_bytes_and_no_worker_outlives_them(
-  store, tmp_path, request
-):
-  """Two programs resume from the state of one; then one ends, and one is killed."""
-  random_store(tmp_path / "s.arrow", store.lengths)
-  (tmp_path / "program.py").write_text(PROGRAM)
-  loader = make_loader(SequenceStore(tmp_path / "s.arrow"), batch_size=12)
-  first = int(loader.batches_per_epoch) - 3  # over the end of an epoch
-  programs = []
-  for index in range(2):
-    words = ["program.py", "s.arrow", f"{index}.npz", str(index), str(first)]
-    program = subprocess.Popen(
-      [sys.executable, *words],
-      cwd=tmp_path,
-      env={"PYTHONPATH": str(ROOT)},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    request.addfinalizer(program.kill)
-    programs.append(program)
-  _, errors = programs[0].communicate(timeout=120)
-  assert programs[0].returncode == 0, errors
-  assert "leaked" not in errors
-  with programs[1] as program:
-    workers = [int(pid) for pid in program.stdout.readline().split()]
-    assert len(workers) == 2
-    assert all(map(processes.runs, workers))
-    program.kill()
-  processes.assert_they_end(workers)
-  found = [dict(np.load(tmp_path / f"{index}.npz")) for index in range(2)]
-  for i in range(12):
-    blocks = [{n: b[f"{n} {i}"] for n in loader[0]} for b in found]
-    assert_same(joined(blocks), loader[first + i])
