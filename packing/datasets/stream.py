@@ -39,7 +39,7 @@ def pack_iterable_dataset(
     dataset: a stream with `input_ids` and other columns of numbers, but no text.
     row_length: S, in tokens; a longer example is an error.
     max_sequences_per_pack: M; needed if columns have single numbers.
-    options: options of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
+    options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.
 
   Raises:
     packing.InputError: an option is out of range, or the dataset is of another kind.

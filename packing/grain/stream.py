@@ -28,7 +28,7 @@ class PackedIterDataset(grain.IterDataset):
     row_length: S, in tokens; a longer example is an error.
     max_sequences_per_pack: M; needed if examples have single values.
     length: a function from an example to its number of tokens.
-    options: options of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
+    options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.
 
   Raises:
     packing.InputError: an option is out of range, or the parent is of another kind.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from packing.errors import InputError, check_integer
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 
 
 class OnlinePacker:
@@ -19,17 +19,12 @@ class OnlinePacker:
   closed. The others keep their space for later sequences. A pack is closed as soon as a
   sequence of `shortest` tokens no longer fits.
 
-  With `max_delay`, no sequence waits for more than that many later arrivals, whether in the
-  look-ahead or in an open pack.
-
   Args:
     row_length: tokens of a row.
     max_sequences_per_pack: the depth limit; None or "max" for no limit.
     open_packs: the most packs held open.
     look_ahead: the most sequences held back before they go to a pack; None for as many as
       `open_packs`.
-    max_delay: the number of later arrivals after which a sequence's pack is closed; None
-      for no limit.
     shortest: tokens of the shortest sequence expected; a pack with less space is closed.
       (Shorter sequences are packed too.)
 
@@ -53,7 +48,6 @@ class OnlinePacker:
     "max_sequences_per_pack",
     "open_packs",
     "look_ahead",
-    "max_delay",
     "shortest",
   )
 
@@ -64,7 +58,6 @@ class OnlinePacker:
     max_sequences_per_pack: int | str | None = None,
     open_packs: int = 64,
     look_ahead: int | None = None,
-    max_delay: int | None = None,
     shortest: int = 1,
   ):
     if max_sequences_per_pack in (None, "max"):
@@ -77,20 +70,16 @@ class OnlinePacker:
     )
     self._most_packs = check_integer("open_packs", open_packs, at_least=1)
     self._look_ahead = check_integer("look_ahead", look_ahead, at_least=0)
-    if max_delay is not None:
-      max_delay = check_integer("max_delay", max_delay, at_least=0)
-    self._max_delay = max_delay
     self._shortest = check_integer("shortest", shortest, at_least=1)
     self._arrivals = 0
-    self._oldest = 0  # no held sequence arrived before this one
     # Waiting sequences as (length, -arrival, name), ascending: the last one is the longest,
     # and of equal ones the oldest.
     self._waiting: list[tuple[int, int, object]] = []
     # Open packs as (space, number), ascending; packs are numbered as they are opened.
     self._open: list[tuple[int, int]] = []
     self._opened = 0
-    # By pack number: the oldest arrival, and the content as (name, length).
-    self._packs: dict[int, tuple[int, list[tuple[object, int]]]] = {}
+    # By pack number: the content as (name, length).
+    self._packs: dict[int, list[tuple[object, int]]] = {}
 
   @property
   def num_added(self) -> int:
@@ -121,9 +110,7 @@ class OnlinePacker:
     self._arrivals += 1
     closed: list[list] = []
     if len(self._waiting) > self._look_ahead:
-      self._place(len(self._waiting) - 1, closed)
-    if self._max_delay is not None:
-      self._close_late(closed)
+      self._place(closed)
     return closed
 
   def pack(self, lengths: Iterable[int]) -> Iterator[list]:
@@ -144,26 +131,24 @@ class OnlinePacker:
     """Packs all waiting sequences and closes all packs, the fullest first."""
     closed: list[list] = []
     while self._waiting:
-      self._place(len(self._waiting) - 1, closed)
+      self._place(closed)
     while self._open:
       closed.append(self._close(0))
     return closed
 
-  def _place(self, position: int, closed: list[list]):
-    """Moves one waiting sequence into a pack."""
-    length, arrival, name = self._waiting.pop(position)
+  def _place(self, closed: list[list]):
+    """Moves the longest waiting sequence into a pack."""
+    length, _, name = self._waiting.pop()
     at = bisect.bisect_left(self._open, (length, -1))
     if at < len(self._open):
       space, number = self._open.pop(at)
-      oldest, content = self._packs[number]
-      self._packs[number] = (min(oldest, -arrival), content)
+      content = self._packs[number]
     else:
       if len(self._open) == self._most_packs:
         self._top_up(closed)
       space, number = self._row_length, self._opened
       self._opened += 1
-      content = []
-      self._packs[number] = (-arrival, content)
+      content = self._packs[number] = []
     content.append((name, length))
     bisect.insort(self._open, (space - length, number))
     if space - length < self._shortest or len(content) == self._depth:
@@ -172,45 +157,25 @@ class OnlinePacker:
   def _top_up(self, closed: list[list]):
     """Fills the fullest pack from the look-ahead, longest first, and closes it."""
     space, number = self._open[0]
-    content = self._packs[number][1]
+    content = self._packs[number]
     while len(content) < self._depth:
       position = bisect.bisect_right(self._waiting, space, key=_length) - 1
       if position < 0:
         break
-      length, arrival, name = self._waiting.pop(position)
+      length, _, name = self._waiting.pop(position)
       content.append((name, length))
-      self._packs[number] = (min(self._packs[number][0], -arrival), content)
       space -= length
     self._open[0] = (space, number)
     closed.append(self._close(0))
 
   def _close(self, position: int) -> list:
     _, number = self._open.pop(position)
-    return [name for name, _ in self._packs.pop(number)[1]]
-
-  def _close_late(self, closed: list[list]):
-    """Packs and closes everything that has waited for `max_delay` later arrivals."""
-    assert self._max_delay is not None
-    latest = self._arrivals - 1 - self._max_delay
-    if self._oldest > latest:
-      return
-    while True:
-      late = (i for i, (_, arrival, _) in enumerate(self._waiting) if -arrival <= latest)
-      position = next(late, None)
-      if position is None:
-        break
-      self._place(position, closed)
-    for number in [n for n, (oldest, _) in self._packs.items() if oldest <= latest]:
-      position = next(i for i, (_, n) in enumerate(self._open) if n == number)
-      closed.append(self._close(position))
-    held = [-arrival for _, arrival, _ in self._waiting]
-    held += [oldest for oldest, _ in self._packs.values()]
-    self._oldest = min(held, default=self._arrivals)
+    return [name for name, _ in self._packs.pop(number)]
 
   def names(self) -> list[object]:
     """The names of the sequences that wait or are in open packs, in no particular order."""
     waiting = [name for *_, name in self._waiting]
-    return waiting + [x for _, content in self._packs.values() for x, _ in content]
+    return waiting + [name for content in self._packs.values() for name, _ in content]
 
   def state(self) -> dict:
     """The packer's whole state, as an object that JSON can store.
@@ -229,14 +194,13 @@ class OnlinePacker:
       "max_sequences_per_pack": self._depth,
       "open_packs": self._most_packs,
       "look_ahead": self._look_ahead,
-      "max_delay": self._max_delay,
       "shortest": self._shortest,
       "arrivals": self._arrivals,
       "opened": self._opened,
       "waiting": [list(waiting) for waiting in self._waiting],
       "packs": [
-        [number, oldest, [list(sequence) for sequence in content]]
-        for number, (oldest, content) in self._packs.items()
+        [number, [list(sequence) for sequence in content]]
+        for number, content in self._packs.items()
       ],
     }
 
@@ -257,8 +221,8 @@ class OnlinePacker:
       packer._arrivals = state["arrivals"]
       packer._opened = state["opened"]
       packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]
-      for number, oldest, content in state["packs"]:
-        packer._packs[number] = (oldest, [(name, length) for name, length in content])
+      for number, content in state["packs"]:
+        packer._packs[number] = [(name, length) for name, length in content]
         space = packer._row_length - sum(length for _, length in content)
         packer._open.append((space, number))
       packer._open.sort()

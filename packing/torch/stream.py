@@ -33,7 +33,7 @@ class PackedIterableDataset(IterableDataset):
     length: a function from an example to its number of tokens.
     rank, world_size: those of this process; by default, those of `torch.distributed` if it
       is initialised.
-    options: options of `packing.OnlinePacker`, such as `open_packs` and `max_delay`.
+    options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.
 
   Raises:
     packing.InputError: an option is out of range.

@@ -27,15 +27,12 @@ def test_only_the_runs_of_counted_rounds_are_timed(ticks):
 
     return one
 
-  def wait(_):
-    ticks["now"] += 1000.0
-
   def after(key, result):
-    wait(key)
+    ticks["now"] += 1000.0
     results.append((result, key))
 
   runs = {"a": run("a", 1.0), "b": run("b", 10.0)}
-  options = {"rounds": 3, "name": "", "before": wait, "after": after}
+  options = {"rounds": 3, "name": "", "after": after}
   both = steps.in_turns(runs, clock="both", **options)
   assert both["a"].tolist() == [[2, 4], [3, 6], [4, 8]]
   assert [number for number, _ in calls] == [0, 0, 1, 1, 2, 2, 3, 3]

@@ -143,7 +143,7 @@ PIPELINES = {
   "plan": lambda: make_rows().shuffle(seed=1).repeat(2).to_iter_dataset(),
   "plan in batches": lambda: make_rows().repeat(2).batch(4).to_iter_dataset(),
   "stream": make_stream,
-  "stream in batches": lambda: make_stream(max_delay=9).batch(4),
+  "stream in batches": lambda: make_stream(look_ahead=9).batch(4),
 }
 
 

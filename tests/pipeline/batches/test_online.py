@@ -14,7 +14,7 @@ from pipeline.batches.plans import epoch_order, online_plan
 from tests.pipeline.batches.test_batches import MASKING, assert_same, masked, masked_of
 
 EPOCHS = 5  # more than are read
-OPTIONS = {"open_packs": 5, "look_ahead": 3, "max_delay": None}
+OPTIONS = {"open_packs": 5, "look_ahead": 3}
 SPACED = {"row_length": 100, "length_multiple": 8, "separator_tokens": 3}
 PLAIN = {"row_length": 61, "length_multiple": 1, "separator_tokens": 0}
 
