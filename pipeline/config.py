@@ -137,8 +137,7 @@ def settings_of(data: Mapping) -> DatasetSettings:
     data: the config's `data`.
 
   Raises:
-    InputError: a value cannot be used, the manifest is missing, or it has an
-      unknown field.
+    InputError: a value cannot be used, or the manifest is missing or damaged.
   """
   if data["source"] == PREPARED:
     path = pathlib.Path(data["directory"]) / MANIFEST
@@ -148,13 +147,6 @@ def settings_of(data: Mapping) -> DatasetSettings:
 
 
 def _settings(fields: Mapping) -> DatasetSettings:
-  known = [field.name for field in dataclasses.fields(DatasetSettings)]
-  for name in fields:
-    if name not in known:
-      raise InputError(
-        f"The dataset has the setting {short_repr(name)}; expected only "
-        f"{', '.join(known)}. Use the version that prepared it."
-      )
   try:
     return DatasetSettings(**fields)
   except InputError:

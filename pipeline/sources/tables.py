@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from packing import InputError
 from pipeline.sources import textfiles
-from pipeline.sources.compressed import codec, plain_suffix
+from pipeline.sources.compressed import plain_suffix
 from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
@@ -24,6 +24,7 @@ from pipeline.store import open_arrow
 
 _RECORDS = 64  # converted to Python objects at a time
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_Read = Callable[[list[str]], Iterator[dict]]  # names of columns -> records with these
 
 
 def check(path: pathlib.Path, fields: DocumentFields):
@@ -84,11 +85,9 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   class_names = _class_names(schema)
   number = 0
   try:
-    for batch in read([name for name in names if name in schema.names]):
-      for start in range(0, len(batch), _RECORDS):
-        for values in batch.slice(start, _RECORDS).to_pylist():
-          yield select_fields(values, fields, f"{path}, record {number}", class_names)
-          number += 1
+    for values in read([name for name in names if name in schema.names]):
+      yield select_fields(values, fields, f"{path}, record {number}", class_names)
+      number += 1
   except UnicodeDecodeError as error:
     raise InputError(
       f"{path}: record {number} or one of the {_RECORDS} after it is not UTF-8 "
@@ -115,19 +114,19 @@ def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
   }
 
 
-def _open(path: pathlib.Path, fields: DocumentFields):
-  """The schema of a file, and a function from column names to record batches."""
+def _open(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]:
+  """The schema of a file, and a function from column names to records."""
   if plain_suffix(path) in _DELIMITERS:
     return _open_delimited(path, fields)
   try:
     if path.suffix.lower() == ".parquet":
       # Without a buffer, whole columns of a row group are in memory at once.
       parquet = pa.parquet.ParquetFile(str(path), buffer_size=1 << 20, pre_buffer=False)
-      return parquet.schema_arrow, lambda names: parquet.iter_batches(
-        batch_size=1024, columns=names, use_threads=False
+      return parquet.schema_arrow, lambda names: _records_of(
+        parquet.iter_batches(batch_size=1024, columns=names, use_threads=False)
       )
     schema, batches = open_arrow(path)
-    return schema, lambda names: (batch.select(names) for batch in batches)
+    return schema, lambda names: _records_of(batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
       f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). "
@@ -135,7 +134,13 @@ def _open(path: pathlib.Path, fields: DocumentFields):
     ) from error
 
 
-def _open_delimited(path: pathlib.Path, fields: DocumentFields):
+def _records_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict]:
+  for batch in batches:
+    for start in range(0, len(batch), _RECORDS):
+      yield from batch.slice(start, _RECORDS).to_pylist()
+
+
+def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]:
   """Does the same as `_open` for a .csv or .tsv, whose columns are all text.
 
   The first line names the columns. But if all required columns are given by number, they
@@ -144,99 +149,79 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields):
   Raises:
     InputError: the file is empty.
   """
-  delimiter, quoted = _DELIMITERS[plain_suffix(path)], _is_quoted(path)
-  records = csv.reader(
-    _lines(path),
-    delimiter=delimiter,
-    quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-  )
-  filled = filter(None, records)
-  cells = next(filled, [])
-  if not cells:
+  quoted = plain_suffix(path) == ".csv" or _is_quoted(path)
+  _, first = next(_cells(path, quoted=quoted), (None, None))
+  if first is None:
     raise InputError(f"{path} is empty; expected a line for each record.")
   counted = all(fields.column(field).isdigit() for field in fields.required)
-  has_records = counted or next(filled, None) is not None
-  names = [str(number) for number in range(len(cells))] if counted else cells
-  mistakes: list[str] = []
+  names = [str(number) for number in range(len(first))] if counted else first
 
-  def invalid(record: pa.csv.InvalidRow) -> str:
-    mistakes.append(
-      f"{path}: record {record.number - (1 if counted else 2)} has "
-      f"{record.actual_columns} columns; expected {record.expected_columns}, as in the "
-      "first line."
-    )
-    return "error"
-
-  def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
-    if not has_records:  # Arrow refuses a first line without a line end
-      return
-    try:
-      with pa.input_stream(str(path), compression=codec(path)) as file:
-        yield from pa.csv.open_csv(
-          file,
-          read_options=pa.csv.ReadOptions(
-            use_threads=False,  # fewer blocks in memory, and numbered records
-            block_size=MAX_DOCUMENT_BYTES,  # a record must fit
-            column_names=names if counted else None,
-          ),
-          parse_options=pa.csv.ParseOptions(
-            delimiter=delimiter,
-            quote_char='"' if quoted else False,
-            newlines_in_values=quoted,
-            invalid_row_handler=invalid,
-          ),
-          convert_options=pa.csv.ConvertOptions(
-            include_columns=columns, column_types=dict.fromkeys(columns, pa.string())
-          ),
+  def read(columns: list[str]) -> Iterator[dict]:
+    records = itertools.islice(_cells(path, quoted=quoted), 0 if counted else 1, None)
+    for number, (_, cells) in enumerate(records):
+      if len(cells) != len(names):
+        raise InputError(
+          f"{path}: record {number} has {len(cells)} columns; expected {len(names)}, as in "
+          "the first line."
         )
-    except pa.ArrowInvalid as error:
-      if mistakes:
-        raise InputError(mistakes[0]) from error
-      raise
+      values = dict(zip(names, cells, strict=True))
+      yield {column: values[column] for column in columns}
 
   return pa.schema([(name, pa.string()) for name in names]), read
 
 
-def _lines(path: pathlib.Path) -> Iterator[str]:
-  return (line for _, line in textfiles.lines_of(path))
-
-
 def _is_quoted(path: pathlib.Path) -> bool:
-  """Whether quotes enclose fields: each field that begins with a quote also ends with one.
+  """Whether quotes enclose fields of a .tsv: each that begins with one also ends with one.
 
-  Quotes inside such a field are doubled. If any other field of a .tsv begins with a quote,
-  all its quotes are text, as in GLUE's files. Arrow does not check this: it would read all
-  records up to the next quote as one field.
+  Quotes inside such a field are doubled. If any other field begins with a quote, all quotes
+  of the file are text, as in GLUE's files.
 
   Raises:
-    InputError: a .csv has other quotes; a field of a .tsv has several lines; the file is
-      binary or not UTF-8, or a line is too long.
+    InputError: a field in quotes has several lines.
   """
-  delimiter = _DELIMITERS[plain_suffix(path)]
-  csv.field_size_limit(MAX_DOCUMENT_BYTES)
-  records = csv.reader(_lines(path), delimiter=delimiter, strict=True)
-  last = 0  # last line of the previous record
-  several: list[tuple[int, int]] = []  # first and last line of longer records
+  several: list[tuple[int, int]] = []  # first and last lines of records
   try:
-    for _ in records:
-      if records.line_num > last + 1:
-        several.append((last + 1, records.line_num))
-      last = records.line_num
-  except csv.Error as error:
-    if delimiter == "\t":
+    several += [lines for lines, _ in _cells(path, quoted=True) if lines[0] < lines[1]]
+  except InputError as error:
+    if isinstance(error.__cause__, csv.Error):
       return False
-    raise InputError(
-      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Expected a "
-      "quoted field to end with a quote, and quotes inside it doubled. Write it with csv "
-      "or pandas in Python, or as .jsonl."
-    ) from error
-  if several and delimiter == "\t":
+    raise
+  if several:
     first, last = several[0]
     raise InputError(
       f"{path}, line {first}: a field in quotes ends in line {last}; expected each record "
       "on one line. If the quotes are text, write the file as .jsonl or .csv."
     )
   return True
+
+
+def _cells(
+  path: pathlib.Path, *, quoted: bool
+) -> Iterator[tuple[tuple[int, int], list[str]]]:
+  """First and last line and the cells of each record of a .csv or .tsv, but of blank lines.
+
+  Raises:
+    InputError: quotes are wrong; the file is binary or not UTF-8, or a line is too long.
+  """
+  csv.field_size_limit(MAX_DOCUMENT_BYTES)
+  records = csv.reader(
+    (line for _, line in textfiles.lines_of(path)),
+    delimiter=_DELIMITERS[plain_suffix(path)],
+    quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+    strict=True,
+  )
+  last = 0  # last line of the previous record
+  try:
+    for cells in records:
+      first, last = last + 1, records.line_num
+      if cells:
+        yield (first, last), cells
+  except csv.Error as error:
+    raise InputError(
+      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Expected a "
+      "quoted field to end with a quote, and quotes inside it doubled. Write it with csv "
+      "or pandas in Python, or as .jsonl."
+    ) from error
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -116,12 +116,11 @@ def _data_source(name: str, split: str):
   builder = _builder(name)
   kind = builder.info.file_format.value if builder.data_path.exists() else "nothing"
   if kind not in ("array_record", "parquet"):
-    beam = " apache-beam" if _needs_beam(builder) else ""
     data_dir = builder.data_path.parents[2 if builder.builder_config else 1]
     raise InputError(
       f"Expected tfds:{name} prepared as array_record in {builder.data_path}; found "
       f"{kind}. Prepare it once, in a separate environment: pip install "
-      f"tensorflow-datasets tensorflow{beam} && tfds build {name} "
+      f"tensorflow-datasets tensorflow apache-beam && tfds build {name} "
       f"--file_format=array_record --data_dir={data_dir}. If it is already prepared "
       "elsewhere, set TFDS_DATA_DIR to that folder."
     )
@@ -132,14 +131,6 @@ def _data_source(name: str, split: str):
       f"tfds:{name} has no split {split!r}; found {', '.join(builder.info.splits)}. Name "
       f"one: tfds:{name}#SPLIT."
     ) from error
-
-
-def _needs_beam(builder) -> bool:
-  from tensorflow_datasets.core import dataset_builder
-
-  return builder.name.startswith(("wikipedia", "wiki40b", "c4")) or issubclass(
-    type(builder), dataset_builder.BeamBasedBuilder
-  )
 
 
 def _plain(value: Any, where: str) -> Any:
