@@ -3,6 +3,7 @@
 import importlib.util
 
 NEEDED = {
+  "packing/arrow.py": "pyarrow",
   "packing/torch": "torch",
   "packing/grain": "grain",
   "packing/datasets": "datasets",

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the ground up: a room imports only rooms that stand before it.
 ROOMS = {
-  "packing": "errors files histogram problem algorithms certificate assignment "
+  "packing": "errors arrow files histogram problem algorithms certificate assignment "
   "plan planfile row epochs online batches pack commands testing torch grain "
   "datasets __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "

@@ -6,8 +6,6 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +13,6 @@ from packing import files
 from packing.errors import InputError, short_repr
 from packing.histogram import Histogram
 
-_PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
 _HISTOGRAM = 'a histogram, {"max_sequence_length": S, "counts": [S whole numbers]}'
 
 
@@ -173,82 +170,9 @@ def _from_text(path: pathlib.Path) -> np.ndarray:
 
 def _from_table(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str]:
   try:
-    import pyarrow as pa
-    import pyarrow.compute
-    import pyarrow.ipc
-    import pyarrow.parquet
+    from packing import arrow
   except ImportError as error:
     raise InputError(
       'Arrow and Parquet files need pyarrow; install it with pip install "isopack[arrow]".'
     ) from error
-  try:
-    schema, batches = _open_table(pa, path)
-    name = _choose_column(pa, path, schema, column)
-    lengths = [_array_lengths(pa, path, name, b.column(name)) for b in batches(name)]
-  except pa.ArrowInvalid as error:
-    raise InputError(
-      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]})."
-    ) from error
-  return np.concatenate([np.empty(0, np.int64), *lengths]), name
-
-
-def _open_table(pa, path: pathlib.Path) -> tuple[Any, Callable[[str], Iterable]]:
-  """A file's schema, and a function from a column's name to the batches that hold it.
-
-  An Arrow file has the file format, or the stream format that Hugging Face writes.
-  """
-  if path.suffix == ".parquet":
-    file = pa.parquet.ParquetFile(str(path))
-    return file.schema_arrow, lambda name: file.iter_batches(columns=[name])
-  source = pa.memory_map(str(path))
-  if source.read(6) == b"ARROW1":
-    reader = pa.ipc.open_file(source)
-    batches = map(reader.get_batch, range(reader.num_record_batches))
-    return reader.schema, lambda _: batches
-  source.seek(0)
-  reader = pa.ipc.open_stream(source)
-  return reader.schema, lambda _: reader
-
-
-def _choose_column(pa, path: pathlib.Path, schema, column: str | None) -> str:
-  usable = [f.name for f in schema if _is_list(pa, f.type) or pa.types.is_integer(f.type)]
-  described = ", ".join(f"{f.name} ({f.type})" for f in schema)
-  if column is not None:
-    if column not in schema.names:
-      raise InputError(f"{path} has no column {column!r}; found {described}.")
-    if column not in usable:
-      raise InputError(
-        f"Column {column!r} of {path} is {schema.field(column).type}; expected lists (of "
-        "tokens) or integers (lengths). Tokenize text first."
-      )
-    return column
-  for name in _PREFERRED:
-    if name in usable:
-      return name
-  lists = [name for name in usable if _is_list(pa, schema.field(name).type)]
-  if len(lists) == 1:
-    return lists[0]
-  if usable:
-    raise InputError(
-      f"{path} has no column that clearly holds the sequences; found {', '.join(usable)}. "
-      "Name one with --column."
-    )
-  raise InputError(
-    f"{path} has no column of lists or integers; found {described}. Tokenize text first."
-  )
-
-
-def _is_list(pa, kind) -> bool:
-  types = pa.types
-  return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
-def _array_lengths(pa, path: pathlib.Path, name: str, array) -> np.ndarray:
-  if array.null_count:
-    raise InputError(
-      f"Column {name!r} of {path} has {array.null_count} missing values; expected a "
-      "sequence in each record. Drop these records."
-    )
-  if _is_list(pa, array.type):
-    array = pa.compute.list_value_length(array)
-  return array.to_numpy(zero_copy_only=False).astype(np.int64)
+  return arrow.read_lengths(path, column)

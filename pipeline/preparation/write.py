@@ -14,6 +14,7 @@ import numpy as np
 import tqdm
 
 from packing import InputError
+from packing.arrow import open_arrow
 from packing.files import whole_path
 from pipeline.dataset import VERSION, file_sha256
 from pipeline.preparation.shard_files import (
@@ -31,7 +32,6 @@ from pipeline.sources.document_shards import (
   document_shards,
 )
 from pipeline.sources.partitions import Partition
-from pipeline.store import open_arrow
 from pipeline.tasks.table import Task
 from pipeline.tokenizer import (
   END,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from packing import InputError
+from packing.arrow import open_arrow
 from pipeline.sources import textfiles
 from pipeline.sources.compressed import plain_suffix
 from pipeline.sources.document import (
@@ -20,7 +21,6 @@ from pipeline.sources.document import (
   DocumentFields,
   select_fields,
 )
-from pipeline.store import open_arrow
 
 _RECORDS = 64  # converted to Python objects at a time
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}

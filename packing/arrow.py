@@ -1,0 +1,113 @@
+"""Arrow and Parquet files, and the lengths that a column of them gives; extra `arrow`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.ipc
+import pyarrow.parquet
+
+from packing.errors import InputError
+
+_PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
+
+
+def open_arrow(
+  path: str | os.PathLike, *, columns: list[int] | None = None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+  """The schema and the record batches of an Arrow file, memory-mapped.
+
+  Args:
+    path: a file in Arrow's file format, or in its stream format as Hugging Face writes.
+    columns: numbers of the columns to read; None for all.
+
+  Raises:
+    OSError: the file cannot be read.
+    pyarrow.ArrowInvalid: the file is not Arrow; or, from the iterator, it is damaged.
+  """
+  source = pa.memory_map(str(path))
+  options = pa.ipc.IpcReadOptions(included_fields=columns)
+  if source.read(6) == b"ARROW1":
+    reader = pa.ipc.open_file(source, options=options)
+    return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+  source.seek(0)
+  stream = pa.ipc.open_stream(source, options=options)
+  return stream.schema, iter(stream)
+
+
+def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str]:
+  """The lengths that a column of lists has, or a column of integers gives.
+
+  Args:
+    path: a .arrow or .parquet file.
+    column: the column to read; None to choose it by its name and type.
+
+  Returns:
+    int64[num_sequences], and the name of the column.
+
+  Raises:
+    InputError: the file is damaged, or has no such column.
+  """
+  try:
+    if path.suffix == ".parquet":
+      file = pa.parquet.ParquetFile(str(path))
+      name = _choose_column(path, file.schema_arrow, column)
+      batches = file.iter_batches(columns=[name])
+    else:
+      schema, batches = open_arrow(path)
+      name = _choose_column(path, schema, column)
+    lengths = [_lengths_of(path, name, batch.column(name)) for batch in batches]
+  except pa.ArrowInvalid as error:
+    raise InputError(
+      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]})."
+    ) from error
+  return np.concatenate([np.empty(0, np.int64), *lengths]), name
+
+
+def _choose_column(path: pathlib.Path, schema: pa.Schema, column: str | None) -> str:
+  usable = [f.name for f in schema if _is_list(f.type) or pa.types.is_integer(f.type)]
+  described = ", ".join(f"{f.name} ({f.type})" for f in schema)
+  if column is not None:
+    if column not in schema.names:
+      raise InputError(f"{path} has no column {column!r}; found {described}.")
+    if column not in usable:
+      raise InputError(
+        f"Column {column!r} of {path} is {schema.field(column).type}; expected lists (of "
+        "tokens) or integers (lengths). Tokenize text first."
+      )
+    return column
+  for name in _PREFERRED:
+    if name in usable:
+      return name
+  lists = [name for name in usable if _is_list(schema.field(name).type)]
+  if len(lists) == 1:
+    return lists[0]
+  if usable:
+    raise InputError(
+      f"{path} has no column that clearly holds the sequences; found {', '.join(usable)}. "
+      "Name one with --column."
+    )
+  raise InputError(
+    f"{path} has no column of lists or integers; found {described}. Tokenize text first."
+  )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+  types = pa.types
+  return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _lengths_of(path: pathlib.Path, name: str, array: pa.Array) -> np.ndarray:
+  if array.null_count:
+    raise InputError(
+      f"Column {name!r} of {path} has {array.null_count} missing values; expected a "
+      "sequence in each record. Drop these records."
+    )
+  if _is_list(array.type):
+    array = pa.compute.list_value_length(array)
+  return array.to_numpy(zero_copy_only=False).astype(np.int64)
