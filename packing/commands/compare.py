@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import time
 from typing import Any
 
 from packing.algorithms.progress import Progress
 from packing.batches import sorted_batches
 from packing.commands import arguments
-from packing.commands.table import FORMATS, Result, render
-from packing.errors import InputError, UnsolvedError, check_integer, short_repr
+from packing.commands.table import Result, table
+from packing.errors import InputError, UnsolvedError, check_integer
 from packing.histogram import Histogram
 from packing.pack import ALGORITHMS, check_options, pack
 from packing.problem import Geometry
@@ -21,7 +22,7 @@ EXAMPLES = """examples:
   python -m packing compare --histogram wikipedia_512 --algorithms lpfhp \\
       --depths 1,2,3,4,8,16,max
   python -m packing compare --lengths dataset.parquet --max-sequence-length 512 \\
-      --algorithms none,sorted,greedy,spfhp,lpfhp,optimal --format markdown
+      --algorithms none,sorted,greedy,spfhp,lpfhp,optimal
 """
 
 
@@ -40,17 +41,9 @@ def add_arguments(command: argparse.ArgumentParser):
     default="2,3,4,8,max",
     help="depth limits; max for no limit (default: %(default)s)",
   )
-  command.add_argument(
-    "--option",
-    metavar="A:NAME=VALUE",
-    action="append",
-    default=[],
-    help="option of algorithm A, such as nnlshp:residual_weight=1 (may be repeated)",
-  )
   about = "sequences in a batch of sorted batching (default: 256)"
   arguments.add_integer(command, "--batch-size", "B", about, default=256)
-  command.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-  command.add_argument("--json", action="store_true", help="the same as --format json")
+  command.add_argument("--json", action="store_true", help="print a JSON list")
 
 
 def run(options) -> str:
@@ -64,7 +57,9 @@ def run(options) -> str:
   if not algorithms:
     raise InputError(f"There is no algorithm; expected some of {', '.join(ALGORITHMS)}.")
   depths = [arguments.parse_depth(text.strip()) for text in options.depths.split(",")]
-  own = _own_options(options.option, algorithms)
+  for name in algorithms:
+    if name != "sorted":
+      check_options(name, {})
   geometry: dict[str, Any] = arguments.geometry(options)
   seed = geometry.pop("seed")
   check_integer("batch_size", options.batch_size, at_least=1)
@@ -80,8 +75,7 @@ def run(options) -> str:
           multiple = options.length_multiple
           results.append(_sorted_result(histogram, options.batch_size, multiple))
         else:
-          given = {"seed": seed, **geometry, **own[name]}
-          results += _plan_results(histogram, name, depth, **given)
+          results += _plan_results(histogram, name, depth, seed=seed, **geometry)
   if all(result.note for result in results):
     raise InputError(results[0].note)
   best: dict[int | str, int] = {}
@@ -93,27 +87,9 @@ def run(options) -> str:
     else r
     for r in results
   ]
-  return render(results, style="json" if options.json else options.format)
-
-
-def _own_options(texts: list[str], algorithms: list[str]) -> dict[str, dict[str, object]]:
-  """By the name of an algorithm, its own options."""
-  own: dict[str, dict[str, object]] = {name: {} for name in algorithms}
-  for text in texts:
-    name, separator, rest = text.partition(":")
-    if not separator or name not in own:
-      raise InputError(
-        f"--option is {short_repr(text)}; expected A:NAME=VALUE with A one of "
-        f"{', '.join(algorithms)}."
-      )
-    key, value = arguments.parse_option(rest)
-    own[name][key] = value
-  for name in algorithms:
-    if name != "sorted":
-      check_options(name, own[name])
-    elif own[name]:
-      raise InputError(f"sorted has no option {next(iter(own[name]))!r}; expected none.")
-  return own
+  if options.json:
+    return json.dumps([dataclasses.asdict(result) for result in results], indent=1)
+  return table(results)
 
 
 def _plan_results(histogram, name, depth, **options) -> list[Result]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-
-FORMATS = ("table", "markdown", "json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,26 +58,17 @@ _HEADERS = {
 }
 
 
-def render(results: Sequence[Result], *, style: str = "table") -> str:
-  """Formats results as "table" for a terminal, "markdown" or "json".
-
-  JSON has all digits, and efficiency as a fraction. The other two have efficiency in
-  percent, as in the papers.
-  """
+def table(results: Sequence[Result]) -> str:
+  """Results as a table for a terminal, with efficiency in percent, as in the papers."""
   records = [dataclasses.asdict(result) for result in results]
-  if style == "json":
-    return json.dumps(records, indent=1)
-  cells = [[_cell(record, name) for name in _HEADERS] for record in records]
-  titles = list(_HEADERS.values())
-  widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-  table = [_line(line, widths) for line in [titles, *cells]]
-  if style == "markdown":
-    rule = ["-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    lines = [f"| {' | '.join(parts)} |" for parts in [table[0], rule, *table[1:]]]
-  else:
-    lines = ["  ".join(parts).rstrip() for parts in table]
+  lines = [[*_HEADERS.values()], *([_cell(r, name) for name in _HEADERS] for r in records)]
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  printed = []
+  for first, *others in lines:
+    cells = [cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True)]
+    printed.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
   notes = [f"{r.algorithm} at depth {r.depth}: {r.note}" for r in results if r.note]
-  return "\n".join(lines + ([""] if notes else []) + notes)
+  return "\n".join(printed + ([""] if notes else []) + notes)
 
 
 def _cell(record: dict, name: str) -> str:
@@ -92,10 +80,3 @@ def _cell(record: dict, name: str) -> str:
   if name in ("packing_factor", "seconds"):
     return f"{value:.3f}"
   return str(value)
-
-
-def _line(cells: list[str], widths: list[int]) -> list[str]:
-  return [
-    cell.ljust(width) if i == 0 else cell.rjust(width)
-    for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-  ]
