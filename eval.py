@@ -67,8 +67,7 @@ _COMPUTATION_FIELDS = (
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   check_fields(config)
-  if config.train.keep_memory:
-    memory.keep()
+  memory.keep()
   compiler.keep_programs()
   processes.start()
   mesh = make_mesh()

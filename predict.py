@@ -340,8 +340,7 @@ def open_model(options: argparse.Namespace) -> Opened:
         f"--step is {short_repr(options.step)}; expected a number: {folder} is not a run."
       )
     step = int(options.step) if options.step else None
-  if run_config is None or run_config.train.keep_memory:
-    memory.keep()
+  memory.keep()
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(

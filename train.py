@@ -84,8 +84,7 @@ def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   signals.resume_hint = functools.partial(resume_hint, folder)
   check_fields(config)
-  if config.train.keep_memory:
-    memory.keep()
+  memory.keep()
   compiler.keep_programs()
   processes.start()
   validate(

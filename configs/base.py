@@ -141,6 +141,5 @@ def get_config() -> ConfigDict:
   # Held-out accuracy of masked tokens at which training stops; 0: no target.
   config.train.target_mlm_accuracy = 0.0
   config.train.trackers = ""  # wandb, mlflow, or both: docs/training.md
-  config.train.keep_memory = True  # reuse freed memory; on CPUs with glibc
   config.train.throughput_rounds = 24  # timed steps, packed and unpacked each; 0: none
   return config

@@ -41,6 +41,7 @@ _REMOVED = {
   **{"initializer_range": 0.02, "global_every": 3, "local_window": 128},
   **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
   "loader_workers": 0,
+  "keep_memory": True,
 }
 # Pairs of runs are compared to the last digits, whatever device a machine has.
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
@@ -320,8 +321,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   def main():
     if ends.value:
       jobs.end_with_parent()
-    if config.value.train.keep_memory:
-      memory.keep()
+    memory.keep()
     path = pathlib.Path(out.value)
     arm = Arm(name.value, {}, batches.value, keep.value)
     chosen = config.value.copy_and_resolve_references()

@@ -252,7 +252,6 @@ USED_BY_PROGRAMS = """
   profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy
   train.fsdp train.skip_bad_steps train.keep_best train.patience
-  train.keep_memory
 """
 
 

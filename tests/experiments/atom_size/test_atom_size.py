@@ -263,7 +263,7 @@ def test_rows_are_left_out_by_words_or_by_characters(tmp_path, part):
 def test_timed_steps_are_known_though_the_config_has_a_newer_field(tmp_path, monkeypatch):
   study = runs.make_study(tmp_path, 64, [PACKED], text={"source": "stdlib"})
   of = identity(Arm("seconds", {}), study.runs[0][1].config)
-  del of["config"]["train"]["keep_memory"]  # as if it were newer
+  del of["config"]["train"]["patience"]  # as if it were newer
   seconds = {PACKED.name: [0.5]}
   write_json(tmp_path / "seconds.json", {"of": of, "seconds": seconds})
   monkeypatch.delattr(runs, "Rows")  # nothing is timed
