@@ -60,9 +60,6 @@ def get_config() -> ConfigDict:
   # planning with it would take minutes. For no limit, give the row length.
   config.packing.max_sequences_per_pack = 0
   config.packing.row_length = 0  # in tokens; 0: data.max_sequence_length
-  # Sequences start at multiples of this many tokens, such as 8 or 64.
-  config.packing.length_multiple = 1
-  config.packing.separator_tokens = 0  # padding between two sequences of a row, in tokens
   # fresh: new neighbours in each epoch; fixed: the same neighbours
   config.packing.assignment = "fresh"
   # devices: all devices of a step have nearly the same sum of squared lengths; none.

@@ -9,7 +9,6 @@ from tests.programs import fields, succeed, summary_of
 from tests.test_resume import assert_ends_as
 
 ONLINE = fields("packing.algorithm=online")
-ONLINE += fields("packing.length_multiple=8 packing.separator_tokens=2")
 
 
 @pytest.fixture(scope="module")

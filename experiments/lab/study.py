@@ -41,7 +41,7 @@ _REMOVED = {
   **{"initializer_range": 0.02, "global_every": 3, "local_window": 128},
   **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
   "loader_workers": 0,
-  "keep_memory": True,
+  **{"keep_memory": True, "length_multiple": 1, "separator_tokens": 0},
 }
 # Pairs of runs are compared to the last digits, whatever device a machine has.
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}

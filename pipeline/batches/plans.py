@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 PLANS = "plans"  # folder of the plans in a run's folder
 ONLINE = "online"  # packs are made while reading; the plan is that of the first epoch
 ALGORITHMS = (*packing.ALGORITHMS, ONLINE)
-_ROWS = ("row_length", "length_multiple", "separator_tokens")  # fields of packing
 
 
 def make_plan(
@@ -42,13 +41,17 @@ def make_plan(
     algorithm: the packing algorithm, such as "none" for the unpacked baseline; None for
       the config's.
   """
-  histogram, algorithm, depth, rows = _problem(config, store, algorithm)
+  histogram, algorithm, depth, row_length = _problem(config, store, algorithm)
   if algorithm == ONLINE:
     if depth == "auto":
-      depth = packing.choose_depth(histogram, algorithm="auto", **rows)
-    geometry = Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **rows)
+      depth = packing.choose_depth(histogram, algorithm="auto", row_length=row_length)
+    geometry = Geometry.for_histogram(
+      histogram, row_length=row_length, max_sequences_per_pack=depth
+    )
     return online_plan(store.lengths, histogram, geometry, seed=config.seed)
-  return packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack=depth, **rows)
+  return packing.pack(
+    histogram, algorithm=algorithm, row_length=row_length, max_sequences_per_pack=depth
+  )
 
 
 def online_plan(
@@ -97,22 +100,21 @@ def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
 
 def _problem(
   config: ml_collections.ConfigDict, store: SequenceStore, algorithm: str | None = None
-) -> tuple[packing.Histogram, str, int | str, dict[str, Any]]:
-  """Histogram, algorithm, depth ("auto" if the packer chooses it), and the rows."""
+) -> tuple[packing.Histogram, str, int | str, int | None]:
+  """Histogram, algorithm, depth ("auto" if the packer chooses it), and row length."""
   lengths = store.lengths
-  row_length, layout = config.data.max_sequence_length, config.data.layout
+  longest, layout = config.data.max_sequence_length, config.data.layout
   if layout in atoms.LAYOUTS and algorithm is None:
     documents, _ = atoms.documents(store)
-    atom_size = config.data.atom_size or row_length
-    cut = atoms.cut(documents, layout=layout, atom_size=atom_size, row_length=row_length)
+    atom_size = config.data.atom_size or longest
+    cut = atoms.cut(documents, layout=layout, atom_size=atom_size, row_length=longest)
     lengths, algorithm = cut.row_tokens(), "none"
-  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row_length)
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=longest)
   algorithm = algorithm or config.packing.algorithm
   if algorithm == "none":
-    return histogram, algorithm, 1, {"row_length": None}
-  rows = {name: config.packing[name] for name in _ROWS}
-  rows["row_length"] = rows["row_length"] or None
-  return histogram, algorithm, config.packing.max_sequences_per_pack or "auto", rows
+    return histogram, algorithm, 1, None
+  row_length = config.packing.row_length or None
+  return histogram, algorithm, config.packing.max_sequences_per_pack or "auto", row_length
 
 
 def plan_sha256(plan: packing.Plan) -> str:
@@ -212,7 +214,7 @@ def _path(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
 
 def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, Any]]:
   """A kept plan, and the packing fields in which it differs from the config."""
-  histogram, algorithm, depth, rows = _problem(config, store)
+  histogram, algorithm, depth, row_length = _problem(config, store)
   try:
     plan = packing.load_plan(path, histogram=histogram)
   except InputError as error:
@@ -222,7 +224,9 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, An
     ) from error
   of_plan = plan.max_sequences_per_pack
   geometry = Geometry.for_histogram(
-    histogram, max_sequences_per_pack=of_plan if depth == "auto" else depth, **rows
+    histogram,
+    row_length=row_length,
+    max_sequences_per_pack=of_plan if depth == "auto" else depth,
   )
   made_with = {"algorithm": plan.algorithm} | dataclasses.asdict(plan.geometry)
   wanted = {"algorithm": algorithm} | dataclasses.asdict(geometry)

@@ -209,8 +209,6 @@ CHANGES: dict[str, tuple] = {
   "packing.algorithm": ("none", batch_of),
   "packing.max_sequences_per_pack": (2, batch_of),
   "packing.row_length": (97, batch_of),
-  "packing.length_multiple": (8, batch_of),
-  "packing.separator_tokens": (3, batch_of),
   "packing.assignment": ("fixed", second_epoch_of),
   "packing.balance": ("devices", batch_of),
   "packing.adjust": ("reduce_batch", recipe_of),
@@ -380,11 +378,7 @@ REFUSED = [
   ("train.throughput_rounds", 3, "0 with data.layout=concat", "concat"),
   ("packing.row_length", 127, "0, or at least 128, the longest sequence"),
   ("packing.row_length", 129, "no more positions", "not reset"),
-  ("packing.length_multiple", 48, "no more positions", "not reset"),
   ("packing.row_length", 256, "0 with data.layout=concat", "concat"),
-  ("packing.length_multiple", 8, "1 with data.layout=concat", "concat"),
-  ("packing.separator_tokens", 1, "0 with data.layout=concat", "concat"),
-  ("packing.separator_tokens", -1, "0 or more"),
   ("packing.balance", "devices", "none with packing.algorithm=online", "online"),
   ("packing.assignment", "fixed", "fresh with packing.algorithm=online", "online"),
   ("packing.algorithm", "auto", "online with data.stream=hf:a", "stream"),
@@ -451,24 +445,6 @@ def test_the_models_own_rules_are_checked_before_any_work(size):
   config = get_config(model={"dropout_rate": 1.0, "size": size, "init_from": "."})
   with pytest.raises(ConfigError, match=r"config\.model\.dropout_rate is 1\.0; expected a"):
     check(config)
-
-
-@pytest.mark.parametrize(
-  ("field", "value"), [("separator_tokens", 1), ("length_multiple", 8)]
-)
-def test_offsets_of_whole_rows_need_rows_without_padding_inside(field, value):
-  """The GPU, which is missing here, is looked for after the rules."""
-  model = {"attention_impl": "cudnn_packed", "attention_mask": "none"}
-  with pytest.raises(
-    ConfigError, match=rf"packing\.{field} is {value}; .*sequence without"
-  ):
-    check(get_config(model=model, packing={field: value}))
-  for fields, packing in (
-    (model, {}),
-    ({**model, "attention_mask": "segment"}, {field: value}),
-  ):
-    with pytest.raises(ConfigError, match=r"needs .*found"):
-      check(get_config(model=fields, packing=packing))
 
 
 def test_a_model_that_is_not_there_is_named_before_its_vocabulary():

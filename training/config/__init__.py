@@ -54,10 +54,7 @@ def tracker_names(config: ml_collections.ConfigDict) -> list[str]:
 def row_length(config: ml_collections.ConfigDict) -> int:
   """The most tokens of a packed row; without packing, `data.max_sequence_length`."""
   length, packing = config.data.max_sequence_length, config.packing
-  if packing.algorithm == "none":
-    return length
-  multiple = packing.length_multiple
-  return max(packing.row_length, -(-length // multiple) * multiple)
+  return length if packing.algorithm == "none" else max(packing.row_length, length)
 
 
 def check_attention(config: ml_collections.ConfigDict, model_config: model.ModelConfig):

@@ -36,13 +36,13 @@ _Rule = tuple[bool, str, str]
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
   (
     "train.batch_size train.steps train.log_every train.eval_every "
-    "train.checkpoint_every train.keep_checkpoints train.fsdp packing.length_multiple",
+    "train.checkpoint_every train.keep_checkpoints train.fsdp",
     lambda x: x >= 1,
     "at least 1",
   ),
   (
     "profile packing.max_sequences_per_pack train.throughput_rounds "
-    "train.skip_bad_steps train.patience packing.separator_tokens",
+    "train.skip_bad_steps train.patience",
     lambda x: x >= 0,
     "0 or more",
   ),
@@ -255,10 +255,7 @@ def _data_rules(config) -> list[_Rule]:
         f"packing.{name}",
         f"{default} {shuffled}",
       )
-      for name, default in (
-        *(("assignment", "fresh"), ("balance", "none")),
-        *(("row_length", 0), ("length_multiple", 1), ("separator_tokens", 0)),
-      )
+      for name, default in (("assignment", "fresh"), ("balance", "none"), ("row_length", 0))
     ),
     (
       not by_atoms or not config.train.throughput_rounds,
@@ -270,41 +267,25 @@ def _data_rules(config) -> list[_Rule]:
 
 def _packing_rules(config) -> list[_Rule]:
   data, packing, train = config.data, config.packing, config.train
-  length, rows = data.max_sequence_length, row_length(config)
+  length = data.max_sequence_length
   is_online, has_stream = packing.algorithm == "online", bool(data.stream)
   online = "with packing.algorithm=online, which packs sequences as they are read"
   stream = f"with data.stream={data.stream}"
-  run_out = (
-    f"rows of at most data.max_sequence_length={length} tokens with "
-    "model.position_reset=False, since the model has no more positions"
-  )
   durations = {
     "train.duration": train.duration,
     "optimizer.warmup": config.optimizer.warmup,
   }
   return [
     (
-      not packing.row_length or rows <= packing.row_length,
+      not packing.row_length or length <= packing.row_length,
       "packing.row_length",
-      f"0, or at least {rows}, the longest sequence",
+      f"0, or at least {length}, the longest sequence",
     ),
-    *(
-      (config.model.position_reset or rows <= length or not default, field, run_out)
-      for field, default in (
-        ("packing.row_length", packing.row_length),
-        ("packing.length_multiple", not packing.row_length),
-      )
-    ),
-    *(
-      (
-        config.model.attention_impl != "cudnn_packed"
-        or config.model.attention_mask != "none"
-        or packing[name] == default,
-        f"packing.{name}",
-        f"{default} with model.attention_mask=none and model.attention_impl=cudnn_packed, "
-        "which treats a row as one sequence without padding inside",
-      )
-      for name, default in (("separator_tokens", 0), ("length_multiple", 1))
+    (
+      config.model.position_reset or row_length(config) <= length,
+      "packing.row_length",
+      f"at most data.max_sequence_length={length} with model.position_reset=False, since "
+      "the model has no more positions",
     ),
     (not is_online or data.layout == "packed", "data.layout", f"packed {online}"),
     *(
