@@ -58,7 +58,7 @@ from pipeline.prediction.of_model import (
   open_tokenizer,
   settings_to_read,
 )
-from pipeline.tasks.squad import MAX_ANSWER_LENGTH
+from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
 from training import computation, evaluation
 from training.command import Parser
@@ -96,7 +96,7 @@ examples:
 _INTERRUPTED = 130
 _interrupted = threading.Event()
 _DTYPES = "auto", "float32", "bfloat16"
-_READING = "columns", "max_sequence_length", "doc_stride", "max_question_length"
+_READING = "columns", "max_sequence_length"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -267,13 +267,14 @@ def _report_lost(lost):
 
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
   """Prints how many examples lost tokens; a context split into windows loses none."""
-  cut = {"max_question_length": tally["truncated_questions"]}
-  if settings.task != "squad" or settings.too_long == "truncate":
-    cut["max_sequence_length"] = tally["too_long"]
-  for name, count in cut.items():
-    if count:
-      limit = f"--{name.replace('_', '-')} {getattr(settings, name)}"
-      print(f"truncated {count:,} of them: longer than {limit}", file=sys.stderr)
+  longest = settings.max_sequence_length
+  if count := tally["truncated_questions"]:
+    most = squad.limits(longest)[0]
+    print(f"truncated {count:,} questions: longer than {most} tokens", file=sys.stderr)
+  cut = settings.task != "squad" or settings.too_long == "truncate"
+  if cut and (count := tally["too_long"]):
+    limit = f"--max-sequence-length {longest}"
+    print(f"truncated {count:,} of them: longer than {limit}", file=sys.stderr)
 
 
 def _row_multiple(config: model.ModelConfig, longest: int) -> int:
@@ -425,23 +426,11 @@ def _parser() -> argparse.ArgumentParser:
     f"model's positions, but {LONGEST_WINDOW} for squad)",
   )
   add(
-    "--doc-stride",
-    metavar="N",
-    type=int,
-    help="squad: tokens from the start of a window to that of the next",
-  )
-  add(
-    "--max-question-length",
-    metavar="N",
-    type=int,
-    help="squad: the most tokens of a question",
-  )
-  add(
     "--max-answer-length",
     metavar="N",
     type=int,
-    default=MAX_ANSWER_LENGTH,
-    help=f"squad: the most tokens of an answer (default: {MAX_ANSWER_LENGTH})",
+    default=squad.MAX_ANSWER_LENGTH,
+    help=f"squad: the most tokens of an answer (default: {squad.MAX_ANSWER_LENGTH})",
   )
   add(
     "--batch-size",

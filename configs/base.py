@@ -31,8 +31,6 @@ def get_config() -> ConfigDict:
   config.data.held_out_fraction = 0.05  # fraction of the documents to hold out
   # pretraining: how often each document is cut, each time differently
   config.data.dupe_factor = 1
-  config.data.doc_stride = 128  # squad: tokens from one window of a context to the next
-  config.data.max_question_length = 64  # squad: in tokens; longer questions are truncated
   # sentences: sequences continue in the next document, as RoBERTa's FULL-SENTENCES
   config.data.cross_documents = False
   config.data.min_words = 0  # text, documents: those with fewer words are left out

@@ -169,9 +169,6 @@ def _add_prepare(command):
   add(group, "min_words", "leave out documents with fewer", **number)
   group = command.add_argument_group("for --task classification")
   add(group, "labels", "class names, in the order of their numbers", metavar="NAME,...")
-  group = command.add_argument_group("for --task squad")
-  add(group, "doc_stride", "tokens from one window to the next", **number)
-  add(group, "max_question_length", "in tokens", **number)
   group = command.add_argument_group("execution")
   text = "processes (default: one per core, at most 10)"
   group.add_argument("--workers", **number, help=text)

@@ -32,8 +32,6 @@ class DatasetSettings:
     documents: where documents in text files end: "blank-line", "line", "file",
       "wikiextractor" or "start:REGEX".
     dupe_factor: how often each document is cut, each time differently (pretraining).
-    doc_stride: tokens from one window of a context to the next (squad).
-    max_question_length: in tokens; longer questions are truncated (squad).
     too_long: what to do with sequences over the limit: "error", "truncate" or "split"; ""
       for the task's default.
     shard_bytes: bytes of documents in a shard; random next segments come from the same
@@ -62,8 +60,6 @@ class DatasetSettings:
   columns: str = ""
   documents: str = "blank-line"
   dupe_factor: int = 1
-  doc_stride: int = 128
-  max_question_length: int = 64
   too_long: str = ""
   shard_bytes: int = 4_000_000
   labels: str = ""
@@ -79,8 +75,6 @@ class DatasetSettings:
       ("min_words", 0, 2**31),
       ("seed", 0, 2**32 - 1),
       ("dupe_factor", 1, 10_000),
-      ("doc_stride", 1, 65_535),
-      ("max_question_length", 1, 65_535),
       ("shard_bytes", 1, 2**30),
     ):
       check_integer(name, getattr(self, name), at_least=least, at_most=most)

@@ -44,7 +44,6 @@ HEADS = {
   "squad": "question_answering",
   "pretraining": "pretraining",
 }
-SQUAD = "--max-question-length", "5", "--doc-stride", "7"
 
 
 def make_folder(folder, task, *, steps=(0,), scale=1.0, **fields):
@@ -116,8 +115,7 @@ def test_packed_answers_equal_those_of_single_sequences(folders, tmp_path, task)
   program = evaluation.make_program(stored, mesh=make_mesh(2))
   run = functools.partial(evaluation.predict, program, stored.load())
   labels = LABELS if task == "classification" else ()
-  cut = {"doc_stride": 7, "max_question_length": 5, "labels": ",".join(labels)}
-  settings = pipeline.DatasetSettings("-", ROW, task=task, **cut)
+  settings = pipeline.DatasetSettings("-", ROW, task=task, labels=",".join(labels))
   tokenizer = Tokenizer(folders / task / "vocab.txt")
   counter = CompilationCounter()
 
@@ -172,12 +170,12 @@ def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answ
     {"id": "none", "question": "a b c d e ?", "context": " "},  # asked in 6 tokens
   ]
   typed = "\n\n".join(map(json.dumps, rows))
-  options = (*SQUAD, "--max-answer-length", "1")
+  options = "--max-answer-length", "1"
   _, (long, none), errors = answer(folders / "squad", *options, typed=typed)
   assert long["id"] == "long"
   assert all(len(best["text"].split()) == 1 for best in long["n_best"])
   assert (none["id"], none["answer"], none["n_best"]) == ("none", "", [])
-  assert errors.endswith("truncated 1 of them: longer than --max-question-length 5\n")
+  assert errors.endswith("truncated 1 questions: longer than 3 tokens\n")
 
 
 def test_an_exported_directory_gives_the_same_answers(folders, answer, tmp_path):
@@ -304,7 +302,7 @@ def test_embeddings_of_real_weights_rank_real_pairs_as_in_pytorch():
 def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
   rows = [{"id": name, "question": name, "context": f"{name} c"} for name in "ab"]
   source, path = write_lines(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-  words = folders / "squad", "--input", source, *SQUAD
+  words = folders / "squad", "--input", source
   printed = answer(*words)[1]
   status, nothing, errors = answer(*words, "--out", path)
   assert (status, nothing) == (0, [])
@@ -333,7 +331,6 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
     ("classification", "--step best", "--step is 'best'; expected a number"),
     ("classification", "--out /no/such/x", "Cannot write /no/such/x"),
     ("classification", "--attention-impl cudnn", "attention_impl=cudnn needs"),
-    ("squad", "", "doc_stride is 128"),
     ("nowhere", "", "Expected a Hugging Face directory"),
     ("classification", "--embed --task regression", "exclude each other"),
     ("squad", "--embed pooled", "has no pooler. Give --embed mean or cls"),

@@ -50,19 +50,17 @@ class Answer(NamedTuple):
   score: float
 
 
-def check(settings: DatasetSettings):
-  """Refuses a stride longer than a window, which would skip tokens.
+def limits(max_sequence_length: int) -> tuple[int, int]:
+  """The longest question, and the stride from window to window, both in tokens.
 
-  Raises:
-    InputError: the stride is too long.
+  64 and 128 as in BERT's code for SQuAD; in sequences of fewer than its 384 tokens, as
+  large a part of them.
+
+  Example:
+    >>> limits(384), limits(512), limits(128)
+    ((64, 128), (64, 128), (21, 42))
   """
-  room = settings.max_sequence_length - settings.max_question_length - _SPECIAL_TOKENS
-  if settings.doc_stride > room:
-    raise InputError(
-      f"doc_stride is {settings.doc_stride}; expected at most {room}: a question of "
-      f"{settings.max_question_length} tokens leaves no more for a window in sequences of "
-      f"{settings.max_sequence_length}, and a longer stride would skip tokens."
-    )
+  return min(64, max_sequence_length // 6), min(128, max_sequence_length // 3)
 
 
 def texts(document: Document, settings: DatasetSettings) -> list[str]:
@@ -73,10 +71,10 @@ def texts(document: Document, settings: DatasetSettings) -> list[str]:
 
 
 def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Window]:
-  """Windows of each question's context, each `doc_stride` tokens after the previous one.
+  """Windows of each question's context, each a stride after the previous one.
 
   The label is the first answer; in a window that does not hold all of it, position 0.
-  Questions are truncated to `max_question_length` tokens.
+  `limits` has the stride, and the length to which questions are truncated.
 
   Raises:
     InputError: a field is invalid; an answer is not at its stated place in the context; or
@@ -127,9 +125,10 @@ def _windows(
   settings, tokenizer, tally = encoder.settings, encoder.tokenizer, encoder.tally
   context, name = document.fields["context"], str(document.fields["id"])
   (question,) = tokenizer.encode([document.fields["question"]])
-  if len(question) > settings.max_question_length:
+  longest, stride = limits(settings.max_sequence_length)
+  if len(question) > longest:
     tally["truncated_questions"] += 1
-    question = question[: settings.max_question_length]
+    question = question[:longest]
   ids, offsets = tokenizer.encode_with_offsets(context)
   if not ids:
     tally["empty_contexts"] += 1  # no window, so no score counts the question
@@ -164,7 +163,7 @@ def _windows(
     )
     if stop == len(ids) or settings.too_long == "truncate":
       break
-    start += min(settings.doc_stride, room)
+    start += stride
 
 
 def _check_texts(document: Document):

@@ -46,7 +46,6 @@ class Task:
       be given.
     too_long: the values that the setting `too_long` may have, the default first.
     optional: the fields that a document may also have.
-    check: raises InputError if other settings do not fit the task.
     filter: the setting that leaves out short documents; "" if none does.
     min_documents: the fewest documents that a split must have.
     names_labels: whether the setting `labels` names the classes.
@@ -70,7 +69,6 @@ class Task:
   texts: Callable[[Document, DatasetSettings], Iterable[str]] | None
   too_long: tuple[str, ...]
   optional: tuple[str, ...] = ()
-  check: Callable[[DatasetSettings], None] = lambda settings: None
   filter: str = ""
   min_documents: int = 1
   names_labels: bool = False
@@ -160,7 +158,6 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
       f"min_words is {settings.min_words}; expected 0 for {settings.task}. Leave it out: "
       "only the tasks text and documents count words."
     )
-  task.check(settings)
   label_names = settings.label_names()
   if task.names_labels and not label_names:
     raise InputError(
@@ -255,7 +252,6 @@ TASKS = {
     make_sequences=squad.labelled_sequences,
     texts=squad.texts,
     too_long=("split", "truncate", "error"),
-    check=squad.check,
     schema=QUESTION_SCHEMA,
     head="question_answering",
     score=scores.score_answers,

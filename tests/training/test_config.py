@@ -260,7 +260,7 @@ DATA: dict = {
   "vocab_file": "d",
 }
 DATA |= {"task": "sentences", "labels": "no,yes", "columns": "text=x", "documents": "line"}
-DATA |= {"doc_stride": 5, "max_question_length": 3, "max_sequence_length": 37, "seed": 1}
+DATA |= {"max_sequence_length": 37, "seed": 1}
 DATA |= {"vocab_size": 73, "min_sentences": 12, "min_words": 4, "cross_documents": True}
 DATA |= {"too_long": "split"}
 DATA |= {"held_out_fraction": 0.3, "dupe_factor": 2}

@@ -210,7 +210,7 @@ def test_only_masked_tasks_are_audited_with_masks(
   source = tmp_path / "rows.jsonl"
   source.write_text("".join(f"{json.dumps({**row, 'id': str(i)})}\n" for i in range(5)))
   fields = {"vocab_file": "" if task == "text" else str(corpus / "vocab")}
-  settings = pipeline.DatasetSettings(str(source), 128, task=task, doc_stride=32, **fields)
+  settings = pipeline.DatasetSettings(str(source), 128, task=task, **fields)
   pipeline.prepare(tmp_path / "d", settings)
   assert command.main(["audit", str(tmp_path / "d"), CONFIG, "--json"]) == 0
   result = json.loads(capsys.readouterr().out)

@@ -15,8 +15,6 @@ from pipeline.tokenizer import Tokenizer
 from tests import tfds_data
 from tests.pipeline.tasks.making import VOCABULARY
 
-SQUAD = {"max_question_length": 3, "doc_stride": 5}
-
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
@@ -31,7 +29,6 @@ def settings_of(task, **fields) -> DatasetSettings:
 
 
 def read(source, task, tokenizer, **fields):
-  fields = (SQUAD if task == "squad" else {}) | fields
   return list(read_examples(str(source), settings_of(task, **fields), tokenizer))
 
 
@@ -58,7 +55,7 @@ def test_examples_are_as_in_training_whatever_their_labels(tmp_path, tokenizer, 
     return str(rows_file(tmp_path / "rows.jsonl", rows))
 
   path = write(label=labels[-1] if labels else 2.5)
-  given = {"task": task, "vocab_file": str(tokenizer.path), "doc_stride": 5}
+  given = {"task": task, "vocab_file": str(tokenizer.path)}
   trained = prepare(tmp_path / "d", DatasetSettings(path, 17, **given)).train
   for hidden in ({}, {"label": -1}, {"label": None}, {"label": ["x"]}):
     found = read(write(**hidden), task, tokenizer)
@@ -166,7 +163,6 @@ def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, t
 
 def test_settings_are_checked_at_once_and_examples_come_one_by_one(tmp_path, tokenizer):
   for settings, message in (
-    (settings_of("squad"), "doc_stride is 128"),
     (settings_of("glue/cola"), "There is no data source"),
     (settings_of("glue/cola", columns="text=a"), "columns names 'text'; the task glue/"),
   ):

@@ -61,10 +61,11 @@ def questions(tokenizer):
   for line in (folder / "reference.jsonl").read_text().splitlines():
     setting, name, expected, answer, lengths = json.loads(line)
     length, step, most = SETTINGS[setting]
-    fields = {"task": "squad", "doc_stride": step, "max_question_length": most}
-    encoder = Encoder(DatasetSettings(str(source), length, **fields), tokenizer)
+    encoder = Encoder(DatasetSettings(str(source), length, task="squad"), tokenizer)
     shard = DocumentShard("train", 0, 0, [documents[name]])
-    windows = [window._asdict() for window in squad.labelled_sequences(shard, encoder)]
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(squad, "limits", lambda _, limits=(most, step): limits)
+      windows = [window._asdict() for window in squad.labelled_sequences(shard, encoder)]
     *logits, left = np.split(left, np.cumsum(lengths))
     context = documents[name].fields["context"]
     found.append(
