@@ -27,7 +27,7 @@ from training.stopping import signals
 
 memory.one_pool()
 flags_added = compiler.set_flags()
-if __name__ == "__main__":  # not in loader processes, which also import this file
+if __name__ == "__main__":
   signals.listen()
   print("train.py: loading JAX and other libraries ...", file=sys.stderr, flush=True)
 if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new line

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 
@@ -16,7 +16,6 @@ from model.files import write_json
 from training import memory
 from training.command import Parser, positive
 
-Item = TypeVar("Item")
 CLOCKS = ("wall", "processor")
 DTYPES = ("float32", "bfloat16")
 
@@ -78,21 +77,6 @@ def add_histogram(parser: argparse.ArgumentParser):
   add(parser, "--histogram", "wikipedia_512", "of sequence lengths", choices=known)
 
 
-def not_negative(text: str) -> int:
-  """The type of an option: a whole number of at least 0."""
-  return 0 if text == "0" else positive(text)
-
-
-def several(kind: Callable[[str], Item]) -> Callable[[str], list[Item]]:
-  """The type of an option: values of one type, each once, separated by commas.
-
-  Example:
-    >>> several(positive)("10,200,10")
-    [10, 200]
-  """
-  return lambda text: list(dict.fromkeys(map(kind, text.split(","))))
-
-
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
   """The type of an option: some of these names, in any order, each once.
 
@@ -112,7 +96,7 @@ def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
       )
     return text
 
-  return several(name)
+  return lambda text: list(dict.fromkeys(map(name, text.split(","))))
 
 
 def output_file(text: str) -> str:

@@ -1,5 +1,4 @@
 import json
-import pathlib
 import pickle
 
 import hypothesis
@@ -16,8 +15,6 @@ from tests.pipeline.batches.test_batches import (
   joined,
   masked_of,
 )
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 def make_loader(
