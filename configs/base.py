@@ -58,8 +58,6 @@ def get_config() -> ConfigDict:
   # planning with it would take minutes. For no limit, give the row length.
   config.packing.max_sequences_per_pack = 0
   config.packing.row_length = 0  # in tokens; 0: data.max_sequence_length
-  # fresh: new neighbours in each epoch; fixed: the same neighbours
-  config.packing.assignment = "fresh"
   # devices: all devices of a step have nearly the same sum of squared lengths; none.
   config.packing.balance = "none"
   # The fields below give the recipe without packing. This one says how to adjust it to

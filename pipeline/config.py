@@ -265,7 +265,6 @@ def make_loader(
       batch_size=batch_size,
       masking=_masking(config, vocabulary),
       seed=seed,
-      assignment=config.packing.assignment,
       balance=config.packing.balance,
       devices=devices,
     )

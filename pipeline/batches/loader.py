@@ -16,7 +16,7 @@ import packing
 from packing import InputError
 from packing.errors import check_integer, short_repr
 from pipeline.batches.balance import Balance, BalancedOrder, Balancing
-from pipeline.batches.epochs import AssignmentMode, Epochs
+from pipeline.batches.epochs import Epochs
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import plan_sha256
@@ -171,8 +171,6 @@ class PackedLoader(RowLoader):
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
     seed: selects the assignments and the order of packs.
-    assignment: `fresh`, new neighbours in each epoch; or `fixed`, the same ones. In both,
-      pack order is reshuffled in each epoch.
     balance: `none`; or `devices`, all devices of a step have nearly the same cost. The cost
       is the sum of squared lengths, which is what attention computes if it skips foreign
       sequences.
@@ -190,13 +188,12 @@ class PackedLoader(RowLoader):
     batch_size: int,
     masking: Masking | None,
     seed: int,
-    assignment: AssignmentMode = "fresh",
     balance: Balance = "none",
     devices: int = 1,
   ):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256 = plan_sha256(plan)
-    self.epochs = Epochs(plan, store.lengths, seed=seed, mode=assignment)
+    self.epochs = Epochs(plan, store.lengths, seed=seed)
     self.seed = seed
     self._balance(Balancing(balance, devices=devices, group=devices), batch_size)
     super().__init__(

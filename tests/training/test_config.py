@@ -152,10 +152,6 @@ def online_batch_of(config, store):
   return [next(batches)["sequence_ids"].tolist() for _ in range(3)]
 
 
-def second_epoch_of(config, store):
-  return loader_of(config, store).epochs.assignment(1).sequence_ids.tolist()
-
-
 def trackers_of(config, store):
   del store
   return tracker_names(config)
@@ -209,7 +205,6 @@ CHANGES: dict[str, tuple] = {
   "packing.algorithm": ("none", batch_of),
   "packing.max_sequences_per_pack": (2, batch_of),
   "packing.row_length": (97, batch_of),
-  "packing.assignment": ("fixed", second_epoch_of),
   "packing.balance": ("devices", batch_of),
   "packing.adjust": ("reduce_batch", recipe_of),
   "model.family": ("modern_bert", model_of, {"model.next_sentence": False}),
@@ -359,7 +354,6 @@ REFUSED = [
   ("data.mask_rate", 1.0, "a fraction in"),
   ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.max_sequences_per_pack", -1, "0 or more"),
-  ("packing.assignment", "new", "fresh, fixed"),
   ("packing.balance", "steps", "none, devices"),
   ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
   ("model.size", "huge", "tiny, mini"),
@@ -373,14 +367,12 @@ REFUSED = [
   ("model.next_sentence", True, "False with model.family=modern_bert", "modern_bert"),
   ("model.position_reset", False, "True .* only distances matter", "modern_bert"),
   ("model.family", "modern_bert", "which needs a head that .* lacks", "squad"),
-  ("packing.assignment", "fixed", "fresh with data.layout=concat", "concat"),
   ("packing.balance", "devices", "none with data.layout=concat", "concat"),
   ("train.throughput_rounds", 3, "0 with data.layout=concat", "concat"),
   ("packing.row_length", 127, "0, or at least 128, the longest sequence"),
   ("packing.row_length", 129, "no more positions", "not reset"),
   ("packing.row_length", 256, "0 with data.layout=concat", "concat"),
   ("packing.balance", "devices", "none with packing.algorithm=online", "online"),
-  ("packing.assignment", "fixed", "fresh with packing.algorithm=online", "online"),
   ("packing.algorithm", "auto", "online with data.stream=hf:a", "stream"),
   ("data.task", "squad", "one of pretraining, sentences, documents, text with", "stream"),
   ("train.duration", "2 epochs", "steps or sequences with data.stream=hf:a", "stream"),

@@ -69,7 +69,6 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 )
 # The allowed values of fields that have only a few.
 _CHOICES: dict[str, Collection[str]] = {
-  "packing.assignment": ("fresh", "fixed"),
   "packing.balance": ("none", "devices"),
   "model.attention_impl": ("auto", *model.IMPLEMENTATIONS),
   "model.dtype": ("auto", "float32", "bfloat16"),
@@ -255,7 +254,7 @@ def _data_rules(config) -> list[_Rule]:
         f"packing.{name}",
         f"{default} {shuffled}",
       )
-      for name, default in (("assignment", "fresh"), ("balance", "none"), ("row_length", 0))
+      for name, default in (("balance", "none"), ("row_length", 0))
     ),
     (
       not by_atoms or not config.train.throughput_rounds,
@@ -288,10 +287,7 @@ def _packing_rules(config) -> list[_Rule]:
       "the model has no more positions",
     ),
     (not is_online or data.layout == "packed", "data.layout", f"packed {online}"),
-    *(
-      (not is_online or packing[name] == default, f"packing.{name}", f"{default} {online}")
-      for name, default in (("assignment", "fresh"), ("balance", "none"))
-    ),
+    (not is_online or packing.balance == "none", "packing.balance", f"none {online}"),
     (is_online or not has_stream, "packing.algorithm", f"online {stream}"),
     (
       not has_stream or data.task in STREAMED_TASKS,

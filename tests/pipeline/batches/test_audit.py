@@ -35,7 +35,7 @@ def altered(change, step=0) -> type[PackedLoader]:
 
 
 OPTIONS: list[dict] = [{}, {"depth": 1}, {"depth": None}, {"process_count": 4}]
-OPTIONS += [{"masking": None}, {"assignment": "fixed", "process_count": 2}]
+OPTIONS += [{"masking": None}, {"process_count": 2}]
 SPACED = {"row_length": 100, "length_multiple": 8, "separator_tokens": 3}
 OPTIONS += [{"rows": SPACED, "depth": 4}, {"rows": {"row_length": 90}, "process_count": 2}]
 OPTIONS += [{"batch_size": 1000}]  # more than there are rows

@@ -80,19 +80,6 @@ def test_each_sequence_comes_once_an_epoch_with_other_neighbours_in_another_orde
   assert patterns(evaluated[: plan.num_packs]) == planned
 
 
-def test_a_fixed_assignment_keeps_neighbours_and_changes_order_and_masks(store):
-  loader = make_loader(store, assignment="fixed")
-  first, second = epochs_of(loader, 2)
-  (expected,) = epochs_of(make_loader(store), 1)
-  assert {*map(tuple, first)} == {*map(tuple, second)} == {*map(tuple, expected)}
-  assert (first != second).any()
-  row = make_loader(store, batch_size=1, assignment="fixed")
-  again = int((second == first[0]).all(axis=1).argmax())
-  one, other = row[0], row[loader.plan.num_packs + again]
-  np.testing.assert_array_equal(one["sequence_ids"], other["sequence_ids"])
-  assert (one["mlm_positions"] != other["mlm_positions"]).any()
-
-
 def test_batches_repeat_with_the_seed_and_iteration_starts_anywhere(store):
   loader, again, other = make_loader(store), make_loader(store), make_loader(store, seed=4)
   for first in (0, 17, 1000):
@@ -168,7 +155,6 @@ def test_evaluation_masks_the_same_tokens_however_sequences_are_packed(store):
     ({"process_index": -1}, "process_index is -1"),
     ({"process_count": 0}, "process_count is 0; expected at least 1"),
     ({"batch_size": 0}, "batch_size is 0"),
-    ({"assignment": "new"}, "assignment is 'new'; expected 'fresh'"),
   ],
 )
 def test_impossible_options_are_refused(store, options, message):
