@@ -84,7 +84,6 @@ def get_config() -> ConfigDict:
   config.model.next_sentence = True  # False: the ablation without next-sentence prediction
   # modern_bert: base of the rotary positions in layers that attend to all tokens
   config.model.global_base = 160_000.0
-  config.model.pooling = "cls"  # modern_bert, for classes; mean: over all tokens
   # auto: the fastest that this device can compute; xla, blocks, cudnn, cudnn_packed,
   # splash: docs/model.md
   config.model.attention_impl = "auto"

@@ -27,10 +27,11 @@ _WEIGHTS_FIELDS = (
   "global_every",
   "local_window",
   "local_base",
+  "pooling",
 )
 _SHAPES = (
-  *("FAMILY", *LAYER_SIZES, "global_every", "local_window", "global_base", "pooling"),
-  *("next_sentence", "vocab_multiple", "num_labels", "positions"),
+  *("FAMILY", *LAYER_SIZES, "global_base", "next_sentence"),
+  *("vocab_multiple", "num_labels", "positions"),
 )
 # Parameters that heads add to the encoder, in the order of computation.
 _HEAD = (
@@ -329,7 +330,6 @@ def initial_params(
   needed = weights.abstract_params(config, head)
   params = {name: value for name, value in params.items() if name in needed}
   same = stored.head == head and sizes.num_labels == config.num_labels
-  same &= getattr(sizes, "pooling", "") == getattr(config, "pooling", "")
   if not same or stored.labels not in ((), tuple(labels)):
     for name in ("classifier", "token_classifier"):
       params.pop(name, None)

@@ -216,7 +216,6 @@ CHANGES: dict[str, tuple] = {
   "model.positions": ("learned", model_of, GPT2),
   "model.next_sentence": (False, model_of),
   "model.global_base": (7.0, model_of, MODERN),
-  "model.pooling": ("mean", model_of, MODERN),
   "model.remat": ("layers", model_of),
   "model.vocab_multiple": (8, model_of),
   "model.position_reset": (False, model_of),

@@ -195,7 +195,7 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
 
 
 MODERN = packs.small_modern_bert(hidden_size=128, num_heads=2, num_layers=4)
-MODERN = dataclasses.replace(MODERN, intermediate_size=192, local_base=50.0)
+MODERN = dataclasses.replace(MODERN, intermediate_size=192, local_base=50.0, pooling="mean")
 
 
 def modern_config(folder, **fields):
@@ -223,7 +223,8 @@ def test_a_modern_bert_goes_on_with_its_layers(tmp_path):
 
 def test_a_modern_bert_is_fine_tuned_with_its_head(tmp_path, capsys):
   config = modern_config(tmp_path, size="given")
-  _, params = start(config, CLASSIFIER, labels=("a", "b"))
+  made, params = start(config, CLASSIFIER, labels=("a", "b"))
+  assert made.pooling == "mean"
   told = "ModernBertForMaskedLM, the run trains a ModernBertForSequenceClassification"
   assert f"{told}: initialising classifier at random" in capsys.readouterr().out
   given = random_params(MODERN)

@@ -24,7 +24,7 @@ LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
 # Fields of config.model that only one family has.
 FAMILY_FIELDS = {
   "bert": ("position_reset", "next_sentence"),
-  "modern_bert": ("global_base", "pooling"),
+  "modern_bert": ("global_base",),
   "gpt2": ("positions",),
 }
 FAMILIES = ("bert", "modern_bert")  # families of models that are not causal

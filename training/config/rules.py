@@ -13,7 +13,6 @@ import model
 from training import optimizer
 from training.config import (
   FAMILIES,
-  FAMILY_FIELDS,
   GIVEN,
   TRACKERS,
   base_config,
@@ -159,6 +158,7 @@ def validate(
 def _model_rules(config, family: str, head: str) -> list[_Rule]:
   causal, is_modern = family == "gpt2", family == "modern_bert"
   task, given = config.data.task, config.model.init_from
+  usual = model.ModernBertConfig.global_base
   folder = "the folder of a run or an imported model to start from"
   # A prepared dataset has its own copy of its vocabulary.
   has_vocabulary = (
@@ -209,13 +209,10 @@ def _model_rules(config, family: str, head: str) -> list[_Rule]:
         ("next_sentence", False, "with model.family=modern_bert, which has no such head"),
       )
     ),
-    *(
-      (
-        is_modern or config.model[name] == getattr(model.ModernBertConfig, name),
-        f"model.{name}",
-        f"{getattr(model.ModernBertConfig, name)!r} unless model.family=modern_bert",
-      )
-      for name in FAMILY_FIELDS["modern_bert"]
+    (
+      is_modern or config.model.global_base == usual,
+      "model.global_base",
+      f"{usual} unless model.family=modern_bert",
     ),
     (
       task not in ("sentences", "documents") or not config.model.next_sentence,
