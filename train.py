@@ -60,7 +60,7 @@ from training.record.compilations import CompilationCounter
 from training.record.files import write_text
 from training.record.flops import peak_of, training_flops
 from training.record.parameters import count_parameters, parameters_digest
-from training.record.recorder import recording
+from training.record.recorder import Profile, recording
 from training.record.throughput import packed_against_unpacked
 from training.step import State, TrainingProgram
 from training.stopping import Verdict, judge
@@ -76,6 +76,9 @@ flags.register_validator(
 )
 _ALLOW_CHANGED_CONFIG = flags.DEFINE_bool(
   "allow_changed_config", False, "Resume a run with a config that differs from its own."
+)
+_PROFILE = flags.DEFINE_integer(
+  "profile", 0, "Steps to profile into the run's folder, after the first 10.", lower_bound=0
 )
 flags.mark_flag_as_required("config")
 
@@ -343,6 +346,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
         trackers=tracked,
         **shape,
       ) as record,
+      Profile(run.folder, first_step=step, steps=_PROFILE.value) as profile,
       signals.deferred(),
     ):
 
@@ -358,7 +362,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
       saved_step, stopping = step, False
       while step < steps and not verdict.ended:
         step += 1
-        record.start(step)
+        profile.before(step)
         with record.waiting_for("input"):
           batch = next(batches, None)
           if batch is None:  # a stream ended

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
   config = ConfigDict()
   config.seed = 0  # seed of parameters, dropout, masking and the order of packs
-  config.profile = 0  # steps to profile into the run's folder, after the first 10
 
   config.data = ConfigDict()
   # sentences, documents, text, glue/NAME, squad, classification, regression

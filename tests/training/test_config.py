@@ -241,7 +241,7 @@ CHANGES: dict[str, tuple] = {
 }
 USED_BY_PROGRAMS = """
   data.directory data.stream model.init_from
-  profile train.loss_unit train.log_every train.eval_every train.checkpoint_every
+  train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy
   train.fsdp train.skip_bad_steps train.keep_best train.patience
 """

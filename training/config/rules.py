@@ -40,8 +40,8 @@ _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     "at least 1",
   ),
   (
-    "profile packing.max_sequences_per_pack train.throughput_rounds "
-    "train.skip_bad_steps train.patience",
+    "packing.max_sequences_per_pack train.throughput_rounds train.skip_bad_steps "
+    "train.patience",
     lambda x: x >= 0,
     "0 or more",
   ),

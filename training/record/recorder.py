@@ -55,7 +55,6 @@ def recording(
   with (
     MetricsLog(workdir, first_step=first, state=saved.get("log"), trackers=trackers) as log,
     Progress("training", total=steps, done=first) as progress,
-    Profile(workdir, first_step=first, steps=config.profile) as profile,
   ):
     meter = Meter(
       log.last_train_line,
@@ -68,7 +67,7 @@ def recording(
     )
     bad = saved.get("bad_steps", 0)
     watch = Watch(workdir, skips=config.train.skip_bad_steps, in_a_row=bad)
-    yield Recorder(log, meter, progress, profile, watch, learning_rates)
+    yield Recorder(log, meter, progress, watch, learning_rates)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +77,8 @@ class Recorder:
   log: MetricsLog
   meter: Meter
   progress: Progress
-  profile: Profile
   watch: Watch
   learning_rates: np.ndarray
-
-  def start(self, step: int):
-    """Must be called before each step."""
-    self.profile.before(step)
 
   def waiting_for(self, name: str) -> contextlib.AbstractContextManager:
     """Counts the time of the block as waiting for "input" or "compute"."""

@@ -50,7 +50,6 @@ def record(
     ) as recorder,
   ):
     for step, letter in enumerate(steps, first_step + 1):
-      recorder.start(step)
       skipped = steps[: step - first_step].count("x")
       values = values_of(step, finite=letter == ".", skipped=skipped)
       recorder.end(step, np.where(IDS < 0, IDS, IDS + step - 1), values)
