@@ -25,7 +25,7 @@ ROOMS = {
   "model": "config dropout layer_norm masks attention losses products blocks bert "
   "modern_bert gpt2 models files weights hf testing __main__",
   "training": "errors memory compiler stopping command mesh optimizer recipe "
-  "processes config init_from computation step checkpoint evaluation record plots sweep",
+  "processes config init_from computation step checkpoint evaluation record sweep",
   "experiments": "lab finetuning load_balance packing_paper contamination atom_size "
   "reproduce publish",
 }

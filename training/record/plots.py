@@ -16,11 +16,7 @@ plt.style.use("packing.pictures")
 PACKS_SHOWN = 40
 _LABELS = {
   "loss": "loss in nats",
-  "mlm_loss": "masked-token loss in nats",
-  "nsp_loss": "next-sentence loss in nats",
   "mlm_accuracy": "masked-token accuracy",
-  "nsp_accuracy": "next-sentence accuracy",
-  "causal_loss": "next-token loss in nats",
   "causal_accuracy": "next-token accuracy",
   "score": "score of the task",
 }
@@ -115,26 +111,24 @@ def plot_learning_curve(
       label="always the commonest token",
     )
   for axis, name in zip(axes, ("loss", metric), strict=True):
-    describe(axis, name, "steps")  # after all lines are drawn, which set its limits
+    describe(axis, name)  # after all lines are drawn, which set its limits
     axis.legend()
   axes[0].set_ylabel(loss)
   save(figure, path)
 
 
-def describe(axis, metric: str, label: str):
-  """Sets labels, grid and limits of a plot; to be called after its lines are drawn.
+def describe(axis, metric: str):
+  """Sets labels, grid and limits of a plot over steps, after its lines are drawn.
 
   Args:
     axis: Matplotlib's axes.
     metric: the metric on the y axis.
-    label: the label of the x axis; if it begins with "hours", ticks may be fractions.
   """
-  axis.set(xlabel=label, ylabel=label_of(metric))
+  axis.set(xlabel="steps", ylabel=label_of(metric))
   axis.grid()
   axis.set_xlim(left=0)
-  if not label.startswith("hours"):
-    axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
-    axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
+  axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+  axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
   if is_fraction(metric):
     lowest, highest = axis.dataLim.intervaly
     margin = 0.05 * (highest - min(lowest, 0))  # a correlation may be below 0
@@ -150,7 +144,7 @@ def label_of(metric: str) -> str:
 
 def is_fraction(metric: str) -> bool:
   """Whether a metric is shown in percent."""
-  return metric.endswith(("accuracy", "share")) or metric in ("padding", "score")
+  return metric.endswith("accuracy") or metric == "score"
 
 
 def colours(count: int) -> list:

@@ -34,7 +34,7 @@ def draw(
   ):
     _plot_points(left, [lines[-1][metric] for lines in runs], row, colour)
     _plot_curves(right, runs, metric, colour)
-  plots.describe(right, metric, "steps")
+  plots.describe(right, metric)
   left.set_yticks(range(len(arms)), [arm.replace(",", "\n") for arm in arms])
   for tick, colour in zip(left.get_yticklabels(), plots.colours(len(arms)), strict=True):
     tick.set_color(colour)
