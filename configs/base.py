@@ -93,14 +93,14 @@ def get_config() -> ConfigDict:
   config.model.dtype = "auto"
 
   config.optimizer = ConfigDict()
-  config.optimizer.name = "lamb"  # adamw, sgd, adafactor
+  config.optimizer.name = "lamb"  # adamw, sgd
   config.optimizer.learning_rate = 1e-3  # the peak learning rate
   # Steps with a rising learning rate, without packing. If a config's warm-up would last as
   # long as the run, it is a tenth of the steps.
   config.optimizer.warmup_steps = 100
   # Instead of warmup_steps, such as "0.1 epochs" or "5e4 sequences".
   config.optimizer.warmup = ""
-  config.optimizer.b1 = 0.9  # sgd: the momentum; adafactor: not used
+  config.optimizer.b1 = 0.9  # sgd: the momentum
   config.optimizer.b2 = 0.999  # only lamb and adamw
   config.optimizer.eps = 1e-6  # only lamb and adamw
   config.optimizer.weight_decay = 0.01  # not for biases and LayerNorm

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-OPTIMIZERS = ("lamb", "adamw", "sgd", "adafactor")
-HAS_BETAS = ("lamb", "adamw", "sgd")  # sgd has only b1, its momentum
+OPTIMIZERS = ("lamb", "adamw", "sgd")
 DECAYS = ("linear", "sqrt")
 
 
@@ -180,26 +179,6 @@ def sgd(
   return optax.chain(
     _clip(clip_norm),
     optax.ema(b1, debias=False),
-    _decay(weight_decay),
-    optax.scale_by_learning_rate(learning_rate),
-  )
-
-
-def adafactor(
-  learning_rate: optax.ScalarOrSchedule, *, weight_decay: float, clip_norm: float
-) -> optax.GradientTransformation:
-  """Adafactor: a velocity factored into rows and columns, no momentum, relative updates.
-
-  Updates are relative to the root mean square of each parameter.
-
-  References:
-    Shazeer and Stern, https://arxiv.org/abs/1804.04235.
-  """
-  return optax.chain(
-    _clip(clip_norm),
-    optax.scale_by_factored_rms(),
-    optax.clip_by_block_rms(1.0),
-    optax.scale_by_param_block_rms(),
     _decay(weight_decay),
     optax.scale_by_learning_rate(learning_rate),
   )

@@ -378,13 +378,12 @@ REFUSED = [
   ("optimizer.warmup", "1 epoch", "steps or sequences with data.stream=hf:a", "stream"),
   ("optimizer.learning_rate", 0.0, "more than 0"),
   ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
-  ("optimizer.name", "lion", "lamb, adamw, sgd, adafactor"),
+  ("optimizer.name", "lion", "lamb, adamw, sgd"),
   ("optimizer.clip_norm", -1.0, "0 or more"),
   ("optimizer.b1", 1.0, "a fraction in"),
   ("optimizer.weight_decay", -0.1, "0 or more"),
   ("optimizer.warmup", "3 fortnights", "a number of steps, sequences or epochs"),
   ("optimizer.bias_correction", False, "True with optimizer.name=sgd", "sgd"),
-  ("packing.adjust", "lamb_betas", "another one with .*=adafactor, which", "adafactor"),
   ("train.loss_unit", "word", "sequence, token, pack"),
   ("train.duration", "-1 steps", "a number of steps, sequences or epochs"),
   ("train.micro_batch_size", 7, "a multiple of the 2 devices"),
@@ -414,7 +413,6 @@ SETTINGS = {
   "adamw": get_config(optimizer={"name": "adamw"}),
   "epochs": get_config(train={"duration": "2 epochs"}),
   "sgd": get_config(optimizer={"name": "sgd"}),
-  "adafactor": get_config(optimizer={"name": "adafactor"}, packing={"adjust": "lr_sqrt"}),
 }
 
 
@@ -442,10 +440,6 @@ def test_a_model_that_is_not_there_is_named_before_its_vocabulary():
   config = get_config("classification", model={"init_from": "no/such/model"})
   with pytest.raises(ConfigError, match=r"config\.model\.init_from is 'no/such/model'"):
     check(config)
-
-
-def test_without_packs_there_are_no_betas_to_adjust():
-  check(get_config(optimizer={"name": "adafactor"}, packing={"algorithm": "none"}))
 
 
 def test_a_warm_up_past_the_end_is_refused_before_any_work():

@@ -11,7 +11,6 @@ from model import BertForPreTraining, blocks
 from tests import packs
 from training import optimizer
 from training.optimizer import (
-  adafactor,
   adamw,
   is_weight_matrix,
   lamb,
@@ -182,25 +181,6 @@ def test_sgd_moves_by_the_average_of_the_gradients():
       m = 0.8 * m + 0.2 * g[name]
       expected = expected - 0.3 * (m + decay * expected)
     np.testing.assert_allclose(found[name], expected, rtol=1e-7)  # 0.3 is a float32
-
-
-def test_adafactor_is_optax_with_our_clip_and_decay():
-  rng = np.random.default_rng(1)
-  x = {"kernel": rng.standard_normal((129, 131)), "bias": rng.standard_normal(3)}
-  x = jax.tree.map(jnp.float32, x)
-  ours = adafactor(0.3, weight_decay=0.0, clip_norm=0.0)
-  theirs = optax.adafactor(0.3)
-  decaying = adafactor(0.3, weight_decay=0.1, clip_norm=0.0)
-  states = [o.init(x) for o in (ours, theirs, decaying)]
-  for _ in range(3):
-    g = jax.tree.map(lambda a: jnp.float32(rng.standard_normal(a.shape)), x)
-    found, states[0] = ours.update(g, states[0], x)
-    expected, states[1] = theirs.update(g, states[1], x)
-    decayed, states[2] = decaying.update(g, states[2], x)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
-    difference = jax.tree.map(jnp.subtract, decayed, found)
-    np.testing.assert_allclose(difference["kernel"], -0.03 * x["kernel"], atol=1e-5)
-    assert not difference["bias"].any()
 
 
 def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone():

@@ -130,8 +130,6 @@ def make_optimizer(
   common = {"weight_decay": opt.weight_decay, "clip_norm": opt.clip_norm}
   if opt.name == "sgd":
     return optimizer_lib.sgd(rate, b1=recipe.b1, **common)
-  if opt.name == "adafactor":
-    return optimizer_lib.adafactor(rate, **common)
   common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": opt.eps}
   common |= {"bias_correction": opt.bias_correction}
   if opt.name == "adamw":

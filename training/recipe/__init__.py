@@ -14,7 +14,7 @@ from typing import Any
 import ml_collections
 
 from training.errors import ConfigError, check
-from training.optimizer import HAS_BETAS, packed_betas
+from training.optimizer import packed_betas
 
 # Ways to adjust to rows that hold `packing_factor` times as many sequences.
 ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
@@ -331,13 +331,6 @@ def check_recipe(
   """
   adjust, train = config.packing.adjust, config.train
   check(adjust in ADJUSTMENTS, "packing.adjust", adjust, ", ".join(ADJUSTMENTS))
-  name, packs = config.optimizer.name, config.packing.algorithm != "none"
-  check(
-    adjust != "lamb_betas" or name in HAS_BETAS or not packs,
-    "packing.adjust",
-    adjust,
-    f"another one with optimizer.name={name}, which has no betas",
-  )
   for field in ("train.batch_size", "train.micro_batch_size"):
     value = train[field.rpartition(".")[2]]
     expected = f"a multiple of the {num_devices} devices"
