@@ -154,7 +154,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
   given = weights.open_folder(task / "given")
   params = packs.random_params(given.config, head="sequence_classification")[1]
   folder = task / "classifier"
-  hf.export_bert(given.config, params, folder, vocabulary=given.vocabulary)
+  hf.export_model(given.config, params, folder, vocabulary=given.vocabulary)
   for options, fields, message in (
     (["--step=best"], {}, "--step is 'best', but"),
     ([], {"data.max_sequence_length": 43}, "has 41 positions"),

@@ -185,7 +185,7 @@ def test_an_exported_directory_gives_the_same_answers(folders, answer, tmp_path)
   (ours,) = answer(stored.directory, *options)[1]
   assert ours["id"] == "x"
   about = {"vocabulary": VOCABULARY, "labels": ()}
-  hf.export_bert(stored.config, stored.load(), tmp_path / "exported", **about)
+  hf.export_model(stored.config, stored.load(), tmp_path / "exported", **about)
   (found,) = answer(tmp_path / "exported", *options)[1]
   assert [*found["probabilities"]] == ["LABEL_0", "LABEL_1", "LABEL_2"]
   assert [*found["probabilities"].values()] == [*ours["probabilities"].values()]

@@ -11,7 +11,6 @@ import functools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import safetensors
 import safetensors.numpy
@@ -72,39 +71,21 @@ def head_of(params: Params) -> str:
 # ---- import --------------------------------------------------------------------------
 
 
-def import_bert(directory: str | pathlib.Path) -> tuple[BertConfig, Params]:
-  """Reads a BERT from a Hugging Face directory.
-
-  Half-precision tensors become float32. Buffers of positions are ignored, and so is the
-  pooler that old files hold even if their head does not read it.
-
-  Args:
-    directory: a folder with `config.json` and `model.safetensors` (or its parts and their
-      index).
-
-  Returns:
-    The config, and the parameters as a nested dictionary of float32 arrays. The head is the
-    one that `architectures` names; see `head_of`.
-
-  Raises:
-    WeightsError: the directory is missing, the config is not supported, or tensors are
-      missing, unexpected or of another shape; the message names them.
-  """
-  stored = _open(pathlib.Path(directory))
-  return stored.config_as(BertConfig), stored.load()
-
-
 def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> StoredModel:
   """Opens a run's folder, an imported one or a Hugging Face directory.
 
-  Checks the names and shapes of the tensors, without reading their values.
+  Checks the names and shapes of a directory's tensors (`model.safetensors`, or its parts
+  and their index), without reading their values. Half-precision tensors become float32.
+  Buffers of positions are ignored, and so is the pooler that old files hold even if their
+  head does not read it.
 
   Args:
     directory: the folder.
     step: the step of a run's checkpoint; by default the newest.
 
   Raises:
-    WeightsError: the folder holds another kind of model, or cannot be used.
+    WeightsError: the directory is missing, the config is not supported, or tensors are
+      missing, unexpected or of another shape; the message names them.
   """
   directory = pathlib.Path(directory)
   if (directory / MODEL).exists():
@@ -223,10 +204,3 @@ def export_model(
       assert isinstance(config, BertConfig)
       about = bert_json(config, head, vocabulary, labels)
     write_json(partial / CONFIG, about)
-
-
-def export_bert(
-  config: BertConfig, params: Params, directory: str | pathlib.Path, **options: Any
-):
-  """`export_model` for a BERT, with the same options."""
-  export_model(config, params, directory, **options)

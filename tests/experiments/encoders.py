@@ -16,5 +16,5 @@ def write(folder, words, **fields):
   tokens = (*SPECIAL_TOKENS, *words)
   config = packs.small_config(vocab_size=len(tokens), **fields)
   params = jax.tree.map(np.asarray, packs.random_params(config)[1])
-  hf.export_bert(config, params, folder, vocabulary=weights.Vocabulary(tokens))
+  hf.export_model(config, params, folder, vocabulary=weights.Vocabulary(tokens))
   return tokens

@@ -227,10 +227,10 @@ def test_the_merges_of_a_vocab_json_are_imported_too(tmp_path):
 
 
 def test_a_vocabulary_with_another_token_for_padding_is_exported(tmp_path):
-  config, params = hf.import_bert(PRETRAINING)
+  config, params = imported(PRETRAINING)
   tokens = ("<pad>", *BYTES.tokens[1:])
   vocabulary = Vocabulary(tokens, lowercase=False, by_json=True)
-  hf.export_bert(config, params, tmp_path / "out", vocabulary=vocabulary)
+  hf.export_model(config, params, tmp_path / "out", vocabulary=vocabulary)
   assert config_of(tmp_path / "out")["pad_token_id"] is None
 
 
@@ -238,7 +238,7 @@ def test_names_of_classes_go_in_and_out(tmp_path):
   stored = hf.open_model(CLASSES)
   assert stored.labels == ()  # LABEL_0 and so on are none
   names = tuple("xyzuvw"[: stored.config_as(BertConfig).num_labels])
-  hf.export_bert(stored.config, stored.load(), tmp_path / "named", labels=names)
+  hf.export_model(stored.config, stored.load(), tmp_path / "named", labels=names)
   written = config_of(tmp_path / "named")
   assert written["id2label"] == {str(i): name for i, name in enumerate(names)}
   assert written["label2id"] == {name: i for i, name in enumerate(names)}
@@ -249,23 +249,23 @@ def test_names_of_classes_go_in_and_out(tmp_path):
 
 
 def test_masked_lm_alone_and_regression_keep_their_kind(tmp_path):
-  config, params = hf.import_bert(PRETRAINING)
+  config, params = imported(PRETRAINING)
   alone = {name: x for name, x in params.items() if name not in ("pooler", "nsp")}
   config = dataclasses.replace(config, next_sentence=False)
-  hf.export_bert(config, alone, tmp_path / "mlm")
+  hf.export_model(config, alone, tmp_path / "mlm")
   assert config_of(tmp_path / "mlm")["architectures"] == ["BertForMaskedLM"]
-  assert hf.import_bert(tmp_path / "mlm")[0] == config
+  assert imported(tmp_path / "mlm")[0] == config
 
-  config, params = hf.import_bert(CLASSES)
+  config, params = imported(CLASSES)
   config = dataclasses.replace(config, num_labels=1)
   one = {"kernel": params["classifier"]["kernel"][:, :1], "bias": jnp.zeros(1)}
-  hf.export_bert(config, params | {"classifier": one}, tmp_path / "number")
+  hf.export_model(config, params | {"classifier": one}, tmp_path / "number")
   assert config_of(tmp_path / "number")["problem_type"] == "regression"
-  assert hf.import_bert(tmp_path / "number")[0].num_labels == 1
+  assert imported(tmp_path / "number")[0].num_labels == 1
 
 
 def test_a_vocabulary_is_padded_with_zeros_and_cut():
-  config, params = hf.import_bert(PRETRAINING)
+  config, params = imported(PRETRAINING)
   more, padded = resize_vocabulary(config, params, multiple=16)
   assert (more.vocab_size, more.padded_vocab_size) == (packs.VOCAB_SIZE, 32)
   assert not padded["embeddings"]["token"]["embedding"][packs.VOCAB_SIZE :].any()
@@ -297,9 +297,9 @@ def altered(tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_half_precision_becomes_float32(altered, dtype):
-  full = hf.import_bert(GOLDEN / TAGS)[1]
+  full = imported(GOLDEN / TAGS)[1]
   folder = altered(change=lambda ts: ts.update({k: v.astype(dtype) for k, v in ts.items()}))
-  half = hf.import_bert(folder)[1]
+  half = imported(folder)[1]
   assert {x.dtype for x in jax.tree.leaves(half)} == {np.dtype("float32")}
   rounded = jax.tree.map(lambda x: np.asarray(x).astype(dtype).astype("float32"), full)
   jax.tree.map(np.testing.assert_array_equal, half, rounded)
@@ -307,7 +307,7 @@ def test_half_precision_becomes_float32(altered, dtype):
 
 def test_parts_with_an_index_are_read(altered):
   folder = altered()
-  whole, tensors = hf.import_bert(folder)[1], tensors_of(folder)
+  whole, tensors = imported(folder)[1], tensors_of(folder)
   (folder / "model.safetensors").unlink()
   names = sorted(tensors)
   parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
@@ -315,26 +315,26 @@ def test_parts_with_an_index_are_read(altered):
     safetensors.numpy.save_file({n: tensors[n] for n in inside}, folder / file)
   index = {"weight_map": {n: file for file, inside in parts.items() for n in inside}}
   (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-  jax.tree.map(np.testing.assert_array_equal, hf.import_bert(folder)[1], whole)
+  jax.tree.map(np.testing.assert_array_equal, imported(folder)[1], whole)
   (folder / "b.safetensors").unlink()
   with pytest.raises(WeightsError, match=r"b\.safetensors cannot be read"):
-    hf.import_bert(folder)
+    imported(folder)
   index["weight_map"][names[1]] = "../b.safetensors"
   (folder / "model.safetensors.index.json").write_text(json.dumps(index))
   with pytest.raises(WeightsError, match="another folder"):
-    hf.import_bert(folder)
+    imported(folder)
 
 
 def test_a_pooler_that_the_head_does_not_read_is_ignored(altered):
   pooler = {"weight": np.zeros((14, 14)), "bias": np.zeros(14)}
   more = {f"bert.pooler.dense.{name}": x for name, x in pooler.items()}
-  assert "pooler" not in hf.import_bert(altered(change=lambda ts: ts.update(more)))[1]
+  assert "pooler" not in imported(altered(change=lambda ts: ts.update(more)))[1]
 
 
 def test_a_masked_lm_file_with_both_heads_keeps_both(altered):
   """As that of the original bert-base-uncased."""
   folder = altered(PRETRAINING.name, architectures=["BertForMaskedLM"])
-  config, params = hf.import_bert(folder)
+  config, params = imported(folder)
   assert config.next_sentence
   assert {"pooler", "nsp"} <= params.keys()
 
@@ -423,27 +423,27 @@ def test_pickles_are_not_opened(altered):
   folder = altered()
   (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
   with pytest.raises(WeightsError, match=r"found pytorch_model\.bin.*save_pretrained"):
-    hf.import_bert(folder)
+    imported(folder)
 
 
 def test_export_refuses_what_it_cannot_write(tmp_path):
-  config, params = hf.import_bert(PRETRAINING)
+  config, params = imported(PRETRAINING)
   out, full = tmp_path / "out", tmp_path / "full"
   full.mkdir()
   (full / "file").write_text("mine")
   for place in (full, full / "file"):
     with pytest.raises(FileExistsError, match="Expected a new or empty folder"):
-      hf.export_bert(config, params, place)
+      hf.export_model(config, params, place)
   assert (full / "file").read_text() == "mine"
   long = Vocabulary(tuple(map(str, range(30))))
   with pytest.raises(WeightsError, match="at most vocab_size=29 tokens, found 30"):
-    hf.export_bert(config, params, out, vocabulary=long)
+    hf.export_model(config, params, out, vocabulary=long)
   for fields, message in (
     ({"attention_mask": "token_type"}, "attention_mask is 'token_type'"),
     ({"intermediate_size": 12}, "not those of a BertForPreTraining"),
   ):
     with pytest.raises(WeightsError, match=message):
-      hf.export_bert(dataclasses.replace(config, **fields), params, out)
+      hf.export_model(dataclasses.replace(config, **fields), params, out)
   alibi = packs.small_gpt2()
   with pytest.raises(WeightsError, match=r"positions is 'alibi'.*cannot be exported"):
     hf.export_model(alibi, packs.random_params(alibi, head="causal")[1], out)
@@ -454,18 +454,19 @@ KILLED = """
 import os, signal
 from model import hf
 hf.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-hf.export_bert(*hf.import_bert({!r}), {!r})
+stored = hf.open_model({!r})
+hf.export_model(stored.config, stored.load(), {!r})
 """
 
 
 def test_an_export_that_fails_or_is_killed_leaves_nothing_under_its_name(
   tmp_path, monkeypatch
 ):
-  config, params = hf.import_bert(PRETRAINING)
+  config, params = imported(PRETRAINING)
   with monkeypatch.context() as patched:  # an error after the tensors are written
     patched.setattr(hf, "bert_json", lambda *_: {"epsilon": float("nan")})
     with pytest.raises(ValueError, match="JSON"):
-      hf.export_bert(config, params, tmp_path / "out")
+      hf.export_model(config, params, tmp_path / "out")
   assert list(tmp_path.iterdir()) == []
 
   script = KILLED.format(str(PRETRAINING), str(tmp_path / "out"))
@@ -473,7 +474,7 @@ def test_an_export_that_fails_or_is_killed_leaves_nothing_under_its_name(
   killed = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
   assert killed.returncode == -signal.SIGKILL
   assert [path.name for path in tmp_path.iterdir()] == [".out.partial"]
-  hf.export_bert(config, params, tmp_path / "out")
+  hf.export_model(config, params, tmp_path / "out")
   assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

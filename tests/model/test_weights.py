@@ -25,7 +25,8 @@ VOCABULARY = Vocabulary(TOKENS, lowercase=False)
 @pytest.fixture
 def stored(tmp_path):
   """A folder as training leaves it, with two checkpoints, and what is in the first."""
-  config, params = weights.resize_vocabulary(*hf.import_bert(PRETRAINING), multiple=16)
+  given = hf.open_model(PRETRAINING)
+  config, params = weights.resize_vocabulary(given.config, given.load(), multiple=16)
   folder = tmp_path / "run"
   folder.mkdir()
   weights.describe(folder, config, head="pretraining", vocabulary=VOCABULARY)
@@ -135,7 +136,7 @@ def test_mistakes_are_told_in_a_line_with_status_2(
 def test_a_vocabulary_of_another_size_than_the_embedding_is_refused(tmp_path, capsys):
   config = packs.small_config(vocab_size=300)
   params = packs.random_params(config)[1]
-  hf.export_bert(config, params, tmp_path / "hf", vocabulary=VOCABULARY)
+  hf.export_model(config, params, tmp_path / "hf", vocabulary=VOCABULARY)
   arguments = ["import", str(tmp_path / "hf"), "--out", str(tmp_path / "ours")]
   for number, status in ((7, 2), (172, 2), (301, 2), (173, 0)):  # 173: padded by 127 rows
     tokens = [*TOKENS, *map(str, range(number - len(TOKENS)))]

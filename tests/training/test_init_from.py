@@ -39,7 +39,7 @@ def write(folder, *, head="pretraining", tokens=TOKENS, lowercase=True, **fields
   """A model of Hugging Face's; `fields` of its config."""
   config = dataclasses.replace(TINY, **fields)
   vocabulary = tokens and Vocabulary(tokens, lowercase=lowercase)
-  hf.export_bert(config, random_params(config, head), folder, vocabulary=vocabulary)
+  hf.export_model(config, random_params(config, head), folder, vocabulary=vocabulary)
   return folder
 
 

@@ -241,8 +241,8 @@ class TestStudy:
     for a, b in zip(packed["curve"], unpacked["curve"], strict=True):
       assert a == pytest.approx(b, rel=1e-5)
       assert (a["step"], a["real_tokens"]) == (b["step"], b["real_tokens"])
-    _, params = hf.import_bert(one.folder / "runs" / "packed,seed=1")
-    _, others = hf.import_bert(one.folder / "runs" / "unpacked,seed=1")
+    params = hf.open_model(one.folder / "runs" / "packed,seed=1").load()
+    others = hf.open_model(one.folder / "runs" / "unpacked,seed=1").load()
     assert relative_difference(params, others) < 1e-5
 
   def test_a_failure_is_reported_and_finished_runs_are_kept(self, trained):
