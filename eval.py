@@ -128,19 +128,16 @@ def main():
 
 def as_flags(words: list[str]) -> list[str]:
   """Converts a folder to --workdir, and adds the run's own config as --config."""
-  folders, words = command.split(words)
-  if len(folders) > 1:
-    raise ConfigError(f"Expected one folder, found {' '.join(folders)!r}.")
+  words = [word if word.startswith("-") else f"--workdir={word}" for word in words]
   named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]
-  if folders and named:
+  if len(named) > 1:
     raise ConfigError(
-      f"Expected one folder, found {folders[0]!r} and --workdir={named[0]}."
+      f"Expected one folder, found {' and '.join(named)}. Give options as --name=value."
     )
-  words = [*(f"--workdir={folder}" for folder in folders), *words]
   has_config = any(w.lstrip("-").partition("=")[0] in ("config", "help") for w in words)
-  if has_config or not (folders or named):
+  if has_config or not named:
     return words
-  folder = pathlib.Path(*folders, *named)
+  folder = pathlib.Path(named[0])
   if not workdir.is_run(folder):
     raise ConfigError(
       f"{folder} does not hold a run, so its config is not known. Give one, such as "

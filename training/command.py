@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 from absl import app, flags, logging
@@ -101,34 +101,6 @@ def typed_fields() -> list[str]:
   from ml_collections import config_flags  # here, since not every command has a config
 
   return list(config_flags.get_override_values(flags.FLAGS["config"]))
-
-
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Separates positional words from flags, and joins each flag to its value.
-
-  Example:
-    >>> split(["--seed", "3", "runs/cola"])
-    (['runs/cola'], ['--seed=3'])
-  """
-  positional, joined = [], []
-  left = list(words)
-  while left:
-    word = left.pop(0)
-    if not word.startswith("-") or word == "--":
-      positional.append(word)
-    elif _takes_value(word) and left:
-      joined.append(f"{word}={left.pop(0)}")
-    else:
-      joined.append(word)
-  return positional, joined
-
-
-def _takes_value(word: str) -> bool:
-  name = word.lstrip("-")
-  if "=" in name:
-    return False
-  known = [flags.FLAGS[n] for n in (name, name.removeprefix("no")) if n in flags.FLAGS]
-  return not any(flag.boolean for flag in known)
 
 
 def _explain(error: Exception, argv: list[str]) -> str:
