@@ -18,17 +18,18 @@ import json
 import logging
 import os
 import pathlib
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from training import compiler, memory
+from training.stopping import signals
 
 memory.one_pool()
 compiler.set_flags()
+if __name__ == "__main__":
+  signals.listen()
 if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
 
@@ -93,8 +94,6 @@ examples:
   python predict.py runs/squad --input dev-v1.1.json --out answers.jsonl
   python predict.py bert-sst2/ --input reviews.csv --columns sentence=review,id=number
 """
-_INTERRUPTED = 130
-_interrupted = threading.Event()
 _DTYPES = "auto", "float32", "bfloat16"
 _READING = "columns", "max_sequence_length"
 
@@ -105,7 +104,6 @@ def main(arguments: list[str] | None = None) -> int:
   logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs every file
   try:
     run(options)
-    _raise_if_interrupted()
   except BrokenPipeError:  # the reader of the output has ended
     with contextlib.suppress(OSError, ValueError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,8 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"error: {error}", file=sys.stderr)
     return 1
   except KeyboardInterrupt:
-    print("interrupted", file=sys.stderr, flush=True)
-    return _INTERRUPTED
+    signals.leave()
   return 0
 
 
@@ -226,7 +223,6 @@ def _write(
     nonlocal number
     with tqdm.tqdm(results, desc=what, unit=" examples", disable=hidden) as bar:
       for result in bar:
-        _raise_if_interrupted()
         number += 1
         yield result
 
@@ -246,23 +242,6 @@ def _write(
   done = "embedded" if options.embed else "answered"
   said = f"{done} {number:,} examples in {seconds:.1f} s{wrote}"
   print(f"{said}, {computed}", file=sys.stderr)
-
-
-def _interrupt(*_):
-  _interrupted.set()
-  raise KeyboardInterrupt
-
-
-def _raise_if_interrupted():
-  """Raises KeyboardInterrupt again, which is lost in callbacks such as JAX's for the GC."""
-  if _interrupted.is_set():
-    raise KeyboardInterrupt
-
-
-def _report_lost(lost):
-  """Reports an exception in a callback as Python does, unless it is KeyboardInterrupt."""
-  if lost.exc_type is not KeyboardInterrupt:
-    sys.__unraisablehook__(lost)
 
 
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
@@ -466,9 +445,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-  signal.signal(signal.SIGINT, _interrupt)
-  sys.unraisablehook = _report_lost
-  status = main()
-  if status == _INTERRUPTED:  # threads that still compile would crash a normal exit
-    os._exit(status)
-  sys.exit(status)
+  signals.resume_hint = lambda: "A file of results is written whole or not at all."
+  sys.exit(main())

@@ -380,5 +380,5 @@ def test_an_interrupt_is_one_line(folders):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
   assert process.returncode == 130
-  assert errors.endswith("interrupted\n")
+  assert errors.endswith("Stopped. A file of results is written whole or not at all.\n")
   assert "Traceback" not in errors
