@@ -323,10 +323,7 @@ def make_batches(
 def _masking(config: ml_collections.ConfigDict, vocabulary: list[str]) -> Masking | None:
   if not is_masked(config.data.task):
     return None
-  rate = config.data.mask_rate
-  if not 0 < rate < 1:
-    raise InputError(f"config.data.mask_rate is {rate}; expected a fraction in (0, 1).")
-  return Masking.for_vocabulary(vocabulary, rate=rate, seed=config.seed)
+  return Masking.for_vocabulary(vocabulary, rate=config.data.mask_rate, seed=config.seed)
 
 
 def make_audit_loader(

@@ -240,7 +240,6 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
     ),
     (["--config.packing.algoritm=none"], "Did you mean"),
     (["--config.data.max_sequence_length=50"], "max_sequence_length=61; the config has 50"),
-    (["--config.data.mask_rate=-1.0"], "mask_rate is -1.0; expected a fraction in (0, 1)"),
     (["--config.seed=-1"], "seed is -1; expected at least 0"),
     (["--config", "missing.py"], "missing.py cannot be used as --config"),
   ],
