@@ -140,35 +140,15 @@ def summary_table(summary: dict) -> str:
       f"{padding:,} tokens an epoch",
     ),
   ]
-  if "eval_mlm_accuracy" in summary:
-    rows.append(
-      (
-        "masked-token accuracy",
-        f"{_training(summary, 'train_mlm_accuracy')}"
-        f"{summary['eval_mlm_accuracy']:.1%} held out; "
-        f"always the commonest token: {summary['unigram_mlm_accuracy']:.1%}",
-      )
-    )
-  elif "eval_perplexity" in summary:
-    rows.append(_perplexity(summary, prefix="eval_"))
-  else:
-    figures = {
-      name.removeprefix("eval_"): value
-      for name, value in summary.items()
-      if name.startswith("eval_")
-    }
-    rows.append(("held out", _task_figures(figures)))
+  figures = {
+    name.removeprefix("eval_"): value
+    for name, value in summary.items()
+    if name.startswith("eval_") or name in _OF_THE_DATA
+  }
+  rows += _held_out(figures, summary, digits=1)
+  if "best_score" in summary:
     best = f"{summary['best_score']:.2%} at step {summary['best_step']:,}"
     rows.append(("best score", best))
-  if "eval_nsp_accuracy" in summary:
-    rows.append(
-      (
-        "next-sentence accuracy",
-        f"{_training(summary, 'train_nsp_accuracy')}"
-        f"{summary['eval_nsp_accuracy']:.1%} held out; "
-        f"always the commoner label: {summary['nsp_majority_accuracy']:.1%}",
-      )
-    )
   rows.append(
     (
       "training speed",
@@ -235,45 +215,36 @@ def _task_figures(figures: Mapping[str, float]) -> str:
   )
 
 
-def _training(summary: dict, name: str) -> str:
-  """An accuracy in training, which is unknown if all steps were skipped."""
-  return f"{summary[name]:.1%} training, " if name in summary else ""
-
-
-def _perplexity(result: dict, *, prefix: str = "") -> tuple[str, str]:
-  return (
-    "held out",
-    f"perplexity {result[f'{prefix}perplexity']:.2f}, next-token accuracy "
-    f"{result[f'{prefix}causal_accuracy']:.1%} of {result[f'{prefix}tokens']:,} tokens",
-  )
+def _held_out(figures: Mapping, summary: Mapping, *, digits: int) -> list[tuple[str, str]]:
+  """Rows of held-out figures, beside those of training that a summary has."""
+  if "perplexity" in figures:
+    accuracy = f"{figures['causal_accuracy']:.1%} of {figures['tokens']:,} tokens"
+    text = f"perplexity {figures['perplexity']:.2f}, next-token accuracy {accuracy}"
+    return [("held out", text)]
+  if "mlm_accuracy" not in figures:
+    return [("held out", _task_figures(figures))]
+  rows = []
+  for name, title, baseline, always in (
+    ("mlm", "masked-token", "unigram_mlm_accuracy", "the commonest token"),
+    ("nsp", "next-sentence", "nsp_majority_accuracy", "the commoner label"),
+  ):
+    if (accuracy := f"{name}_accuracy") in figures:
+      # Unknown if all steps were skipped.
+      trained = summary.get(f"train_{accuracy}")
+      before = "" if trained is None else f"{trained:.{digits}%} training, "
+      text = f"{before}{figures[accuracy]:.{digits}%} held out; always {always}: "
+      rows.append((f"{title} accuracy", f"{text}{figures[baseline]:.{digits}%}"))
+  return rows
 
 
 def evaluation_table(result: dict) -> str:
   """A printed table of the result of `evaluate`."""
   rows = [*([] if result["step"] is None else [("step", str(result["step"]))])]
-  if "perplexity" in result:
-    return _table([*rows, _perplexity(result)])
   rows.append(("held-out sequences", f"{result['sequences']:,}"))
-  if "mlm_accuracy" not in result:
-    figures = {name: value for name, value in result.items() if name != "step"}
-    return _table([*rows, ("held out", _task_figures(figures))])
-  rows += [
-    ("loss", f"{result['loss']:.4f} nats"),
-    (
-      "masked-token accuracy",
-      f"{result['mlm_accuracy']:.2%}; always the commonest token: "
-      f"{result['unigram_mlm_accuracy']:.2%}",
-    ),
-  ]
-  if "nsp_accuracy" in result:
-    rows.append(
-      (
-        "next-sentence accuracy",
-        f"{result['nsp_accuracy']:.2%}; always the commoner label: "
-        f"{result['nsp_majority_accuracy']:.2%}",
-      )
-    )
-  return _table(rows + _by_length(result))
+  if "mlm_accuracy" in result:
+    rows.append(("loss", f"{result['loss']:.4f} nats"))
+  figures = {name: value for name, value in result.items() if name != "step"}
+  return _table([*rows, *_held_out(figures, {}, digits=2), *_by_length(result)])
 
 
 def _by_length(result: dict) -> list[tuple[str, str]]:
