@@ -34,8 +34,8 @@ class Progress:
   """Shows the progress of a run; a context manager.
 
   On a terminal it is a live bar on standard error, with the time left and the newest
-  metrics beside it, as far as they fit. In a log, and without tqdm, it prints one line per `line`,
-  without carriage returns. Only process 0 shows anything.
+  metrics beside it, as far as they fit. In a log, and without tqdm, it prints one line per
+  `line`, without carriage returns. Only process 0 shows anything.
 
   Args:
     name: what is done, such as "training".
