@@ -23,7 +23,6 @@ from training.errors import ConfigError, field_value, wrong_type
 ROOT = pathlib.Path(__file__).parents[2]
 _SEED, _ARM = "seed", "arm"
 _KEYS = ("config", "overrides", "arms", "grid")
-_LONGEST_NAME = 255  # of a folder, in bytes, on most file systems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,11 +106,6 @@ def make_sweep(
     run = Run(name, arm, point, fields, config)
     if name in runs:
       raise ConfigError(f"{where} has two runs with the name {name}.")
-    if name in (".", "..") or len(name.encode()) > _LONGEST_NAME:
-      raise ConfigError(
-        f"{where} has a run with the name {name!r}; expected the name of a folder, of at "
-        f"most {_LONGEST_NAME} bytes. Name the runs in 'arms'."
-      )
     runs[name] = run
   return Sweep(str(ROOT / spec["config"]), tuple(runs.values()))
 
@@ -129,37 +123,29 @@ def _read(path: pathlib.Path) -> Any:
 
 def _checked(spec: Any, path: str) -> dict[str, Any]:
   """The description of a sweep, with every key of `_KEYS`."""
-  expected = f"expected a dictionary with {', '.join(_KEYS)}"
-  if not isinstance(spec, dict) or not isinstance(spec.get("config"), str):
-    raise ConfigError(f"{path}: {expected}; found {spec!r}.")
-  if unknown := sorted(spec.keys() - set(_KEYS)):
-    raise ConfigError(f"{path}: {expected}; found {unknown[0]!r} as well.")
-  defaults: dict[str, Any] = {"overrides": {}, "arms": {"": {}}, "grid": {}}
-  spec = defaults | spec
-  for key in ("overrides", "arms", "grid"):
-    if not isinstance(spec[key], dict) or not all(isinstance(k, str) for k in spec[key]):
-      raise ConfigError(
-        f"{path}: expected {key!r} to be a dictionary of names, found {spec[key]!r}."
-      )
-  if "" in spec["arms"] and len(spec["arms"]) > 1:
-    raise ConfigError(f"{path}: expected a name for every arm, found ''.")
-  for name, fields in spec["arms"].items():
-    if not isinstance(fields, dict):
-      raise ConfigError(
-        f"{path}: expected arm {name!r} to be a dictionary of fields, found {fields!r}."
-      )
-    if both := sorted(fields.keys() & spec["grid"].keys()):
-      raise ConfigError(f"{path}: {both[0]!r} is both in arm {name!r} and in the grid.")
-  if both := sorted(spec["overrides"].keys() & spec["grid"].keys()):
-    raise ConfigError(f"{path}: {both[0]!r} is both in the overrides and in the grid.")
-  for field, values in spec["grid"].items():
+  try:
+    whole = {"overrides": {}, "arms": {"": {}}, "grid": {}} | spec
+    if unknown := sorted(whole.keys() - set(_KEYS)):
+      raise TypeError(f"it has {unknown[0]!r}")
+    for fields in (whole["overrides"], *whole["arms"].values()):
+      if both := sorted(fields.keys() & whole["grid"].keys()):
+        raise ConfigError(
+          f"{path}: {both[0]!r} is in the grid, and in the overrides or an arm. Leave out "
+          "one of them."
+        )
+    whole["config"].partition(":")
+  except (TypeError, KeyError, AttributeError) as error:
+    raise ConfigError(
+      f"{path}: expected a dictionary with {', '.join(_KEYS)}; found {spec!r} ({error})."
+    ) from error
+  for field, values in whole["grid"].items():
     if not isinstance(values, list | tuple) or not values:
       raise ConfigError(
         f"{path}: expected a list of values for {field!r} in the grid, found {values!r}."
       )
-  if not spec["arms"] or (spec["arms"] == {"": {}} and not spec["grid"]):
+  if not whole["arms"] or (whole["arms"] == {"": {}} and not whole["grid"]):
     raise ConfigError(f"{path}: expected 'arms' or a 'grid' to run, found neither.")
-  return spec
+  return whole
 
 
 def _points(
