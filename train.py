@@ -353,23 +353,23 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
       def save():
         record.check()
         resumable = {"config": config.to_dict(), **record.state()}
-        with record.paused():
+        with record.meter.paused():
           best = verdict.best_step if config.train.keep_best else None
           resumable |= {"input": batches.get_state()}
           checkpoints.save(step, state, resumable, best)
 
-      verdict = judge_run(run, record.evaluations)
+      verdict = judge_run(run, record.log.evaluations)
       saved_step, stopping = step, False
       while step < steps and not verdict.ended:
         step += 1
         profile.before(step)
-        with record.waiting_for("input"):
+        with record.meter.waiting_for("input"):
           batch = next(batches, None)
           if batch is None:  # a stream ended
             step -= 1
             break
           on_devices = put_batch(batch, program.mesh)
-        with record.waiting_for("compute"):  # on a CPU, this may run the step at once
+        with record.meter.waiting_for("compute"):  # on a CPU, this may run the step at once
           state, values = program.train_step(state, on_devices)
         record.end(step, batch["sequence_ids"], values)
         last, stopping = step == steps, processes.asked_to_stop(step)
@@ -377,7 +377,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
         if step % config.train.log_every == 0 or last:
           record.line(step, compilations=run.compilations.count(program.train_step_name))
         if step % config.train.eval_every == 0 or last:
-          with record.paused():
+          with record.meter.paused():
             result = evaluate(
               program,
               state["params"],
@@ -385,7 +385,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
               unigram_token=run.dataset.manifest["most_frequent_token"],
             )
           record.evaluation(step, result)
-          verdict = judge_run(run, record.evaluations)
+          verdict = judge_run(run, record.log.evaluations)
         ending = last or stopping or verdict.ended
         is_best = config.train.keep_best and step == verdict.best_step
         if step % config.train.checkpoint_every == 0 or ending or is_best:

@@ -35,8 +35,9 @@ from pipeline.prediction.examples import examples_of
 from pipeline.prediction.of_model import open_tokenizer, settings_to_read
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
-from training.evaluation import embed, make_program
+from training.evaluation import embed, prediction_config
 from training.mesh import make_mesh
+from training.step import ModelProgram
 
 PACKED = "packed"
 Embed = Callable[[list[str]], np.ndarray]  # texts to float32[N, D]
@@ -68,19 +69,20 @@ def ours(folder: str | pathlib.Path, *, source: str, longest: int, rows: int) ->
     WeightsError: the folder has no such model.
   """
   opened = hf.open_model(folder)
-  config = opened.config_as(EncoderConfig)
+  there = opened.config_as(EncoderConfig)
   settings = settings_to_read(
     source,
     "",
     trained_on=None,
     task=None,
     changes={"max_sequence_length": longest},
-    positions=config.max_position_embeddings,
-    num_labels=config.num_labels,
+    positions=there.max_position_embeddings,
+    num_labels=there.num_labels,
   )
   tokenizer = open_tokenizer(opened.directory, opened.vocabulary)
   stored = weights.encoder_of(opened)
-  program = make_program(stored, mesh=make_mesh(1))
+  config = prediction_config(stored.config)
+  program = ModelProgram(config, mesh=make_mesh(1), head=stored.head)
   params = jax.device_put(stored.load())
   shape = BatchShape(longest, batch_size=rows)
   compute = functools.partial(embed, program, params)

@@ -14,7 +14,6 @@ answers of each way are compared with those from rows padded to one length.
 from __future__ import annotations
 
 import functools
-import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,15 +27,15 @@ from benchmarks.sample import CLS, FIRST_WORD, SEP
 from benchmarks.small_bert import VOCAB_SIZE, machine_and_device
 from benchmarks.steps import first_runs, in_turns, quartiles, spread
 from benchmarks.table import record_table
-from model import BertConfig, weights
+from model import BertConfig
 from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.prediction.chunks import BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks.squad import Window
-from training.evaluation import make_program
 from training.evaluation import predict as run_batches
+from training.evaluation import prediction_config
 from training.mesh import make_mesh
 from training.step import ModelProgram
 
@@ -152,8 +151,8 @@ def main(arguments: list[str] | None = None):
       max_position_embeddings=row,
       initializer_range=0.2,  # so that answers differ from sequence to sequence
     )
-    stored = weights.StoredModel(pathlib.Path(), head, config, None, (), None, dict)
-    program = make_program(stored, mesh=make_mesh(1), dtype=options.dtype)
+    computed = prediction_config(config, dtype=options.dtype)
+    program = ModelProgram(computed, mesh=make_mesh(1), head=head)
     params = jax.device_put(draw_params(config, head, seed=0))
     examples = make_examples(histogram, options.sequences, schema)
     ways = ways_of(examples, schema, config=config, size=size)

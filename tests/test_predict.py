@@ -33,6 +33,7 @@ from tests import packs, programs, shared_data
 from training import evaluation
 from training.mesh import make_mesh
 from training.record.compilations import CompilationCounter
+from training.step import ModelProgram
 
 TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "?", ".", *"abcdefghij"
 VOCABULARY = weights.Vocabulary(TOKENS)
@@ -112,7 +113,8 @@ def close(one, other):
 def test_packed_answers_equal_those_of_single_sequences(folders, tmp_path, task):
   fields, most = TASKS[task]
   stored, path = hf.open_model(folders / task), tmp_path / "rows.jsonl"
-  program = evaluation.make_program(stored, mesh=make_mesh(2))
+  config = evaluation.prediction_config(stored.config)
+  program = ModelProgram(config, mesh=make_mesh(2), head=stored.head)
   run = functools.partial(evaluation.predict, program, stored.load())
   labels = LABELS if task == "classification" else ()
   settings = pipeline.DatasetSettings("-", ROW, task=task, labels=",".join(labels))

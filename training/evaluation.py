@@ -11,9 +11,8 @@ from typing import NamedTuple, Protocol, TypeVar
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 
-from model import ModelConfig, losses, weights
+from model import ModelConfig, losses
 from training.mesh import put_batch
 from training.step import ModelProgram
 
@@ -220,29 +219,16 @@ class Predictions(NamedTuple):
   loss: float
 
 
-def make_program(
-  stored: weights.StoredModel,
-  *,
-  mesh: Mesh,
-  dtype: str = "auto",
-  attention_impl: str = "auto",
-) -> ModelProgram:
-  """Makes the program of a stored model, for prediction.
+def prediction_config(
+  config: ModelConfig, *, dtype: str = "auto", attention_impl: str = "auto"
+) -> ModelConfig:
+  """A model's config for prediction.
 
   Args:
-    stored: the model.
-    mesh: the rows of a batch are split over its devices.
+    config: the model's.
     dtype: dtype of the computation; "auto" for the fastest on this device.
     attention_impl: a key of `model.IMPLEMENTATIONS`; "auto" for the fastest.
   """
-  config = prediction_config(stored.config, dtype=dtype, attention_impl=attention_impl)
-  return ModelProgram(config, mesh=mesh, head=stored.head)
-
-
-def prediction_config(
-  config: ModelConfig, *, dtype: str, attention_impl: str
-) -> ModelConfig:
-  """A model's config for prediction; the arguments are those of `make_program`."""
   return dataclasses.replace(
     config,
     attention_impl=attention_impl,

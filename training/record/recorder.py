@@ -80,14 +80,6 @@ class Recorder:
   watch: Watch
   learning_rates: np.ndarray
 
-  def waiting_for(self, name: str) -> contextlib.AbstractContextManager:
-    """Counts the time of the block as waiting for "input" or "compute"."""
-    return self.meter.waiting_for(name)
-
-  def paused(self) -> contextlib.AbstractContextManager:
-    """Does not count the time of the block as training."""
-    return self.meter.paused()
-
   def end(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     """Records a step's sequences and metrics, and checks the previous step.
 
@@ -110,7 +102,7 @@ class Recorder:
     Raises:
       Stopped: a step was not finite, and may not be skipped.
     """
-    with self.waiting_for("compute"):
+    with self.meter.waiting_for("compute"):
       self.watch.check(except_newest=except_newest)
 
   def line(self, step: int, *, compilations: int):
@@ -132,11 +124,6 @@ class Recorder:
     line = self.log.last_train_line
     trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
     self.log.evaluation(step, {**result, **trained})
-
-  @property
-  def evaluations(self) -> list[dict]:
-    """The lines of `eval.jsonl`."""
-    return self.log.evaluations
 
   def state(self) -> dict[str, Any]:
     """The state from which a resumed run continues, as JSON values."""
