@@ -134,7 +134,7 @@ def run_all(all_runs: Sequence[Runs], *, number: int):
   pairs.sort(key=lambda pair: (pair[0], -pair[1].cost))
   processes = [process for _, process in pairs]
   try:
-    failures = run_tasks(processes, number=number, desc="fine-tuning")
+    failures = run_tasks(processes, number=number)
   finally:  # a stopped study keeps what is finished, with the weights that it started from
     for runs in all_runs:
       runs.keep()

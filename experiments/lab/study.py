@@ -144,7 +144,7 @@ class Study:
           tasks.append(task)
         else:
           failures[task.name] = f"{before.name}, which it starts from, is missing"
-      failures |= run_tasks(tasks, number=self.jobs, desc=self.folder.name)
+      failures |= run_tasks(tasks, number=self.jobs)
     stop_if_failed(failures, len(self.runs))
     return self.results()
 
@@ -183,7 +183,7 @@ class Study:
     )
 
 
-def run_tasks(tasks: Sequence[Task], *, number: int, desc: str = "runs") -> dict[str, str]:
+def run_tasks(tasks: Sequence[Task], *, number: int) -> dict[str, str]:
   """Runs JAX commands, `number` at a time, as `jobs.run_all` does.
 
   They run on the CPU and share compiled programs in data/compiled, unless JAX_PLATFORMS and
@@ -192,7 +192,7 @@ def run_tasks(tasks: Sequence[Task], *, number: int, desc: str = "runs") -> dict
   compiled = str(pathlib.Path("data", "compiled").absolute())
   defaults = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PLATFORMS": "cpu"}
   environment = {k: v for k, v in defaults.items() if k not in os.environ}
-  return jobs.run_all(tasks, jobs=number, environment=environment, desc=desc)
+  return jobs.run_all(tasks, jobs=number, environment=environment)
 
 
 def stop_if_failed(failures: Mapping[str, str], total: int):

@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
       failures: dict[str, str] = {}
     else:
       tasks = [make_task(sweep, run, folder / run.name, fields) for run in sweep.runs]
-      failures = jobs.run_all(tasks, jobs=options.jobs, desc="sweep")
+      failures = jobs.run_all(tasks, jobs=options.jobs)
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
       write(folder, arms, failures)

@@ -19,13 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import tqdm
-
 from training import memory
 
 ROOT = pathlib.Path(__file__).parents[2]
 _PATIENCE = 60  # seconds that a command has to save and exit after it is terminated
-_PULSE = 60  # seconds without a line after which a log shows what is running
+_PULSE = 60  # seconds without a line after which one says what is running
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +65,6 @@ def run_all(
   *,
   jobs: int,
   environment: Mapping[str, str] | None = None,
-  desc: str = "runs",
 ) -> dict[str, str]:
   """Runs the tasks that are not finished, in order; a failure does not stop the others.
 
@@ -77,7 +74,6 @@ def run_all(
     tasks: the tasks.
     jobs: how many tasks run at a time.
     environment: variables for the commands, in addition to those of this process.
-    desc: the description in the progress bar.
 
   Returns:
     The last line that each failed command printed, by the name of its task.
@@ -86,62 +82,48 @@ def run_all(
   shares = [cores()[slot::jobs] or cores() for slot in range(jobs)]
   running: dict[int, _Running] = {}
   failures: dict[str, str] = {}
-  with _Progress(tasks, waiting, jobs=jobs, desc=desc) as progress:
-    try:
-      while waiting or running:
-        for slot in range(jobs):
-          if waiting and slot not in running:
-            with _undisturbed():
-              running[slot] = _start(waiting.pop(0), shares[slot], environment or {})
-        time.sleep(0.1)
-        for slot, one in list(running.items()):
-          status = one.process.poll()
-          if status is None:
-            continue
-          _close(running.pop(slot))
-          error = ""
-          if status or not one.task.is_finished():
-            error = _last_line(one) or f"ended with status {status} and no message"
-            failures[one.task.name] = error
-          progress.ended(one, error, list(running.values()))
-        progress.pulse(list(running.values()))
-    finally:
-      for one in running.values():
-        one.process.terminate()
-      for one in running.values():
-        try:
-          one.process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-          one.process.kill()
-        _close(one)
+  progress = _Progress(tasks, waiting, jobs=jobs)
+  try:
+    while waiting or running:
+      for slot in range(jobs):
+        if waiting and slot not in running:
+          with _undisturbed():
+            running[slot] = _start(waiting.pop(0), shares[slot], environment or {})
+      time.sleep(0.1)
+      for slot, one in list(running.items()):
+        status = one.process.poll()
+        if status is None:
+          continue
+        _close(running.pop(slot))
+        error = ""
+        if status or not one.task.is_finished():
+          error = _last_line(one) or f"ended with status {status} and no message"
+          failures[one.task.name] = error
+        progress.ended(one, error, list(running.values()))
+      progress.pulse(list(running.values()))
+  finally:
+    for one in running.values():
+      one.process.terminate()
+    for one in running.values():
+      try:
+        one.process.wait(_PATIENCE)
+      except subprocess.TimeoutExpired:
+        one.process.kill()
+      _close(one)
   return failures
 
 
 class _Progress:
-  """Shows progress and the time left: a bar on a terminal, lines in a log."""
+  """Prints progress and the time left, a line for each command that ends."""
 
-  def __init__(self, tasks, waiting: Sequence[Task], *, jobs: int, desc: str):
+  def __init__(self, tasks, waiting: Sequence[Task], *, jobs: int):
     self._jobs, self._total = jobs, len(tasks)
     self._done = self._total - len(waiting)
     self._left = sum(task.cost for task in waiting)
     self._seconds = self._cost = 0.0  # of the commands that have ended
     self._news = time.monotonic()
-    self._bar = tqdm.tqdm(
-      desc=desc,
-      total=self._total,
-      initial=self._done,
-      unit="runs",
-      bar_format="{desc}: {percentage:3.0f}%|{bar:12}| {n_fmt}/{total_fmt}{postfix}",
-      disable=not sys.stderr.isatty() or not waiting,
-    )
-    if self._done and self._bar.disable:
+    if self._done:
       self._say(f"{self._done} of {self._total} runs are finished")
-
-  def __enter__(self) -> _Progress:
-    return self
-
-  def __exit__(self, *_):
-    self._bar.close()
 
   def ended(self, one: _Running, error: str, running: Sequence[_Running]):
     seconds = time.monotonic() - one.start
@@ -151,15 +133,10 @@ class _Progress:
     result = f"failed: {error}" if error else f"{seconds:.0f} s"
     left = f", {self._time_left(running)}" if self._left else ""
     self._say(f"[{self._done}/{self._total}] {one.task.name}: {result}{left}")
-    self._bar.update()
 
   def pulse(self, running: Sequence[_Running]):
-    """Refreshes the bar; in a log, prints what is running if no task ended for a while."""
-    if not self._bar.disable:
-      names = ", ".join(one.task.name for one in running)
-      self._bar.set_postfix_str(f"{self._time_left(running)}, {names}", refresh=False)
-      self._bar.update(0)
-    elif time.monotonic() - self._news > _PULSE:
+    """Prints what is running if no command ended for a while."""
+    if time.monotonic() - self._news > _PULSE:
       names = "; ".join(f"{one.task.name} ({_last_line(one)})" for one in running)
       self._say(f"[{self._done}/{self._total}] running: {names}")
 
@@ -172,8 +149,7 @@ class _Progress:
 
   def _say(self, line: str):
     self._news = time.monotonic()
-    tqdm.tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()
+    print(line, file=sys.stderr, flush=True)
 
 
 def ends_with_parent(program: pathlib.Path) -> list[str]:
