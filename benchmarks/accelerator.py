@@ -2,7 +2,7 @@
 
     python -m benchmarks.accelerator --out results/h200
     python -m benchmarks.accelerator --out results/h200 --cases base:512,pytorch
-    python -m benchmarks.accelerator --out results/quick --quick      on any machine
+    python -m benchmarks.accelerator --out results/tiny --cases tiny:128      on a CPU
 
 First, each implementation of attention that the device has is proven: packed equals
 unpacked in outputs, losses and gradients, and no sequence influences another; and it is
@@ -14,7 +14,7 @@ Then, in the order of --cases, as far as --minutes allows:
   with the attention that `auto` chooses, packed and one sequence a row; in blocks of steps
   one after another, as in training, and waited for each. Sequences have the lengths of
   Wikipedia's; rows above 512 tokens hold as many as fit. Of the first two cases, also where
-  the time goes, from JAX's trace.
+  the time goes, from JAX's trace. The first case is also that of the other parts.
 - attention: the first case with the other proven implementations.
 - changes, options: the first case with one change of the model or one option of XLA.
 - train.py: the program itself on the standard library's text, and its bare step.
@@ -37,7 +37,6 @@ import os
 import pathlib
 import sys
 import time
-from typing import Any
 
 from training import compiler, memory
 
@@ -63,13 +62,12 @@ CASES = (
   Case("modern_base", 1024, 32, 120),
   Case("large", 128, 256, 150),
 )
-QUICK = (Case("tiny", 128, 4), Case("modern_tiny", 128, 4))
+TINY = (Case("tiny", 128, 4), Case("modern_tiny", 128, 4))  # for any machine
 # What follows the first two cases, and what follows the first five.
 EARLY, LATE = ("changes", "train.py", "pytorch"), ("attention", "options")
 NAMES = [x.name for x in CASES]
 NAMES = [*NAMES[:2], *EARLY, *NAMES[2:5], *LATE, *NAMES[5:]]
-QUICK_NAMES = [*(x.name for x in QUICK), *EARLY, *LATE]
-PACE, QUICK_PACE = Pace(20, 4, 20, 8192), Pace(5, 2, 2, 512)
+PACE = Pace(steps=20, blocks=4, waited=20)
 # Steps with one difference; to try another field of the model's config, add a line.
 CHANGES = (Change("dropout 0.1", fields={"dropout_rate": 0.1}),)
 # One of the first two is what the step has anyway: its ratio shows the noise.
@@ -85,7 +83,6 @@ OPTIONS = tuple(
   )
 )
 CHANGED = {"changes": CHANGES, "options": OPTIONS}
-QUICK_CHANGED = {"changes": CHANGES, "options": OPTIONS[1:2]}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "flash_attn")
 JAX_SHARE = "0.5"  # of a GPU's memory; the rest is for PyTorch, or for train.py
 
@@ -119,27 +116,25 @@ def main(arguments: list[str] | None = None):
     "--out", metavar="DIR", required=True, help="a folder for results.json and report.md"
   )
   add(parser, "--minutes", 10, "start nothing that may end after this time")
-  parser.add_argument(
-    "--quick", action="store_true", help="tiny models, on any machine; not with --cases"
-  )
+  tiny = [case.name for case in TINY]
   parser.add_argument(
     "--cases",
-    type=some_of(NAMES),
-    help=f"some of {','.join(NAMES)}, in any order (default: all, in this order)",
+    type=some_of([*NAMES, *tiny]),
+    help=f"some of {','.join(NAMES)}, in any order (default: all, in this order), or of "
+    f"{','.join(tiny)}",
   )
   options = parser.parse_args(arguments)
-  if options.quick and options.cases:
-    parser.error("--quick and --cases exclude each other; give one of them")
   until = time.monotonic() + 60 * options.minutes
   os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", JAX_SHARE)
   if memory.only_cpus(os.environ):
     name_operations()
   compiler.keep_programs()
   device = jax.devices()[0]
-  if device.platform == "cpu" and not options.quick:
-    parser.error("there is no accelerator, only a CPU. Use --quick or benchmarks.speedup")
+  if device.platform == "cpu" and not options.cases:
+    parser.error(f"there is no accelerator, only a CPU. Use --cases {','.join(tiny)}")
   dtype = "float32" if device.platform == "cpu" else "bfloat16"
-  cases, pace = (QUICK, QUICK_PACE) if options.quick else (CASES, PACE)
+  names = options.cases or NAMES
+  by_name = {case.name: case for case in (*CASES, *TINY)}
   out = pathlib.Path(options.out)
   try:
     out.mkdir(parents=True, exist_ok=True)
@@ -150,7 +145,7 @@ def main(arguments: list[str] | None = None):
       xla_flags=os.environ.get("XLA_FLAGS", ""),
       dtype=dtype,
       peak=dataclasses.asdict(peak_of([device], dtype=dtype)),
-      pace=pace._asdict(),
+      pace=PACE._asdict(),
     )
   except OSError as error:
     parser.error(f"cannot write into {out}: {error.strerror}")
@@ -159,12 +154,17 @@ def main(arguments: list[str] | None = None):
     why = f"PyTorch for this {device.platform} or transformers is not installed"
     record.leave_out("pytorch", why)
     torch_device = None
-  proven = prove(record)
-  of_session: dict[str, Any] = {"until": until, "cases": cases, "dtype": dtype}
-  of_session["changes"] = QUICK_CHANGED if options.quick else CHANGED
-  of_session |= {"pace": pace, "proven": proven, "torch_device": torch_device}
-  session = Session(record, **of_session)
-  for name in options.cases or (QUICK_NAMES if options.quick else NAMES):
+  session = Session(
+    record,
+    until=until,
+    cases=[by_name[name] for name in names if name in by_name] or CASES[:1],
+    changes=CHANGED,
+    dtype=dtype,
+    pace=PACE,
+    proven=prove(record),
+    torch_device=torch_device,
+  )
+  for name in names:
     session.measure(name)
   write(options, **record.known)
   print(f"\n{report(record.known)}\nWritten to {out}.")

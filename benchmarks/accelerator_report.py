@@ -48,8 +48,8 @@ def _about(known: dict[str, Any], versions: str) -> str:
     f"{known['dtype']}; peak {peak['flops'] / 1e12:,.2f} TFLOP/s ({peak['source']}). Whole "
     f"steps with LAMB, without dropout: medians and quartiles of {pace['blocks']} blocks "
     f"of {pace['steps']} steps, one after another as in training, and of "
-    f"{pace['waited']} steps that were waited for. Products are those of "
-    f"{pace['product']} x {pace['product']} matrices, timed in the same turns."
+    f"{pace['waited']} steps that were waited for. Products are those of large matrices, "
+    "timed in the same turns."
   )
 
 

@@ -66,134 +66,111 @@ class Record:
     write_text(self._folder / "report.md", report(self.known))
 
 
+@dataclasses.dataclass
 class Session:
-  """Measures one part after another, until no time is left.
+  """Measures one part after another, until no time is left."""
 
-  Args:
-    record: takes the results.
-    until: a time of `time.monotonic`.
-    cases: of steps; the first is also that of the other parts.
-    changes: of packed steps of the first case, by the name of a part.
-    dtype: of the computation.
-    pace: how long steps are timed.
-    proven: implementations of attention whose proofs pass.
-    torch_device: of PyTorch, None to leave it out.
-  """
-
-  def __init__(
-    self,
-    record: Record,
-    *,
-    until: float,
-    cases: Sequence[Case],
-    changes: Mapping[str, Sequence[Change]],
-    dtype: str,
-    pace: Pace,
-    proven: list[str],
-    torch_device: str | None,
-  ):
-    self._record, self._until = record, until
-    self._cases, self._changes, self._dtype, self._pace = cases, changes, dtype, pace
-    self._proven, self._torch_device = proven, torch_device
-    self._slowness = 1.0  # the longest time of a part, divided by the guess
-    self._bench: Bench | None = None  # of the first case
+  record: Record  # takes the results
+  until: float  # a time of `time.monotonic`
+  cases: Sequence[Case]  # of steps; the first is also that of the other parts
+  changes: Mapping[str, Sequence[Change]]  # of its packed steps, by the name of a part
+  dtype: str  # of the computation
+  pace: Pace  # how long steps are timed
+  proven: Sequence[str]  # implementations of attention whose proofs pass
+  torch_device: str | None  # of PyTorch; None to leave it out
+  _slowness: float = 1.0  # the longest time of a part, divided by the guess
+  _bench: Bench | None = None  # of the first case
 
   def measure(self, name: str):
     """Measures the part of this name."""
-    first = self._cases[0]
-    for case in self._cases:
+    first = self.cases[0]
+    for case in self.cases:
       if case.name == name:
         self._attempt(name, case.seconds, functools.partial(self._time, case))
     if name == "attention":
-      for other in self._others():
+      chosen = choose(first, self.dtype).implementation
+      for other in (name for name in self.proven if name != chosen):
         what = f"{first.name} with {other}"
         self._attempt(what, first.seconds, functools.partial(self._time, first, other))
-    for change in self._changes.get(name, ()):
+    for change in self.changes.get(name, ()):
       self._attempt(change.name, 50, functools.partial(self._compare, change))
     if name == "train.py":
       self._attempt(name, 90, self._train)
-    if name == "pytorch" and self._torch_device:
+    if name == "pytorch" and self.torch_device:
       self._attempt(name, 60, self._peers)
 
   def _attempt(self, name: str, seconds: float, measure: Callable[[], None]):
     """Measures what takes `seconds` on an H200, if there is time; lists it if it fails."""
     start, expected = time.monotonic(), seconds * self._slowness
-    if start + expected > self._until:
-      self._record.leave_out(name, f"no time is left: it may take {expected:.0f} s")
+    if start + expected > self.until:
+      self.record.leave_out(name, f"no time is left: it may take {expected:.0f} s")
       return
     print(f"measuring: {name}", file=sys.stderr, flush=True)
     try:
       measure()
     except Exception as error:  # of any library; the other parts may still work
       traceback.print_exc()
-      self._record.leave_out(name, error)
+      self.record.leave_out(name, error)
     taken = time.monotonic() - start
     self._slowness = max(self._slowness, taken / seconds)
 
   def _make_bench(self, case: Case, implementation: str) -> Bench:
     """Raises ValueError for an attention that is not proven."""
-    if implementation not in self._proven:
+    if implementation not in self.proven:
       raise ValueError(f"the proofs of {implementation} do not pass")
-    if not agrees(self._record, implementation, self._dtype, case.row_length):
+    if not agrees(self.record, implementation, self.dtype, case.row_length):
       raise ValueError(f"{implementation} differs from xla in rows of {case.row_length}")
-    pace, dtype = self._pace, self._dtype
+    pace, dtype = self.pace, self.dtype
     return halving(case.rows, lambda rows: Bench(case, rows, implementation, dtype, pace))
 
   def _first_bench(self) -> Bench:
     """The first case with the attention that `auto` chooses; it is kept for other parts."""
     if self._bench is None:
-      first = self._cases[0]
-      self._bench = self._make_bench(first, choose(first, self._dtype).implementation)
+      first = self.cases[0]
+      self._bench = self._make_bench(first, choose(first, self.dtype).implementation)
     return self._bench
 
   def _time(self, case: Case, other: str = ""):
     """Times steps with the attention that `auto` chooses, or with another one."""
-    chosen = choose(case, self._dtype)
-    if case == self._cases[0] and not other:
+    chosen = choose(case, self.dtype)
+    if case == self.cases[0] and not other:
       bench = self._first_bench()
     else:
       bench = self._make_bench(case, other or chosen.implementation)
     why = "given" if other else chosen.why
-    self._record.add("steps", bench.measure() | {"why": why})
-    if case in self._cases[:2] and not other:
+    self.record.add("steps", bench.measure() | {"why": why})
+    if case in self.cases[:2] and not other:
       if kinds := bench.kinds():
-        self._record.known["kinds"][case.name] = kinds
-        self._record.write()
+        self.record.known["kinds"][case.name] = kinds
+        self.record.write()
       else:
-        self._record.leave_out(f"{case.name}, kinds", "JAX's trace has no operations")
-
-  def _others(self) -> list[str]:
-    chosen = choose(self._cases[0], self._dtype).implementation
-    return [name for name in self._proven if name != chosen]
+        self.record.leave_out(f"{case.name}, kinds", "JAX's trace has no operations")
 
   def _compare(self, change: Change):
-    self._record.add("changes", self._first_bench().compare(change))
+    self.record.add("changes", self._first_bench().compare(change))
 
   def _train(self):
-    first = self._cases[0]
     with tempfile.TemporaryDirectory() as folder:
       result = train_program.measure(
         pathlib.Path(folder),
-        size=first.size,
-        rows=first.rows,
-        row_length=first.row_length,
-        steps=20 * self._pace.steps,
-        pace=self._pace,
-        limit=max(self._until - time.monotonic(), 1.0),
+        self.cases[0],
+        steps=20 * self.pace.steps,
+        pace=self.pace,
+        limit=max(self.until - time.monotonic(), 1.0),
       )
-    self._record.add("programs", result)
+    self.record.add("programs", result)
 
   def _peers(self):
-    first = self._cases[0]
+    first = self.cases[0]
     measured, failed = halving(
       2 * first.rows,  # about as many sequences as a packed step has
       lambda rows: peers(
-        first, rows, self._dtype, rounds=self._pace.steps, device=self._torch_device or ""
+        first, rows, self.dtype, rounds=self.pace.steps, device=self.torch_device or ""
       ),
     )
-    self._record.add("peers", *measured)
+    self.record.add("peers", *measured)
     for what, why in failed.items():
-      self._record.leave_out(WAYS[what], why)
+      self.record.leave_out(WAYS[what], why)
 
 
 def prove(record: Record) -> list[str]:

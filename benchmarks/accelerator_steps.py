@@ -11,7 +11,14 @@ import numpy as np
 
 import packing
 from benchmarks.speedup import make_batches, make_programs, model_flops
-from benchmarks.steps import CompiledStep, Trainer, compile_step, in_turns, quartiles
+from benchmarks.steps import (
+  CompiledStep,
+  Trainer,
+  compile_step,
+  in_turns,
+  products,
+  quartiles,
+)
 from benchmarks.trace import trace
 from model import attention
 from training.mesh import make_mesh, put_batch
@@ -42,8 +49,9 @@ class Case(NamedTuple):
   def programs(self, implementation: str, dtype: str, **fields) -> dict[str, Any]:
     """`speedup.make_programs` for this case."""
     size = self.size.removeprefix("modern_")
-    fields["family"] = "bert" if size == self.size else "modern_bert"
-    return make_programs(size, implementation, dtype, self.row_length, **fields)
+    family = "bert" if size == self.size else "modern_bert"
+    given = size, implementation, dtype, self.row_length
+    return make_programs(*given, family=family, **fields)
 
 
 class Change(NamedTuple):
@@ -67,13 +75,11 @@ class Pace(NamedTuple):
     steps: of a block, one after another without waiting; a multiple of `BATCHES`.
     blocks: counted blocks of each kind of step, in turns.
     waited: counted steps of each kind that are waited for, in turns.
-    product: D of the products of [D, D] with [D, D] that stand for the device's peak.
   """
 
   steps: int
   blocks: int
   waited: int
-  product: int
 
 
 class Bench:
@@ -119,7 +125,7 @@ class Bench:
       `flops` of a step, `bytes` and `compile_seconds` by kind.
     """
     pace, name = self._pace, self.case.name
-    product, flops_of_product = products(pace.product, self._dtype, number=10)
+    product, flops_of_product = products(self._dtype)
     in_a_row = self._runs(self._steps, pace.steps) | {"product": product}
     seconds = in_turns(in_a_row, rounds=pace.blocks, name=name)
     rate = flops_of_product / seconds.pop("product")
@@ -183,19 +189,6 @@ class Bench:
       )
       for kind, step in steps.items()
     }
-
-
-def products(size: int, dtype: str, *, number: int) -> tuple[Callable[[int], Any], int]:
-  """For `in_turns`: makes products of [D, D] with [D, D]; and their operations."""
-  matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
-  multiply = jax.jit(jax.numpy.matmul)
-
-  def run(_: int):
-    for _ in range(number):
-      product = multiply(matrix, matrix)
-    return product
-
-  return run, number * 2 * size**3
 
 
 def halving(rows: int, make: Callable[[int], Result]) -> Result:

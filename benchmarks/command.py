@@ -16,7 +16,6 @@ from model.files import write_json
 from training import memory
 from training.command import Parser, positive
 
-CLOCKS = ("wall", "processor")
 DTYPES = ("float32", "bfloat16")
 
 
@@ -47,13 +46,6 @@ def add(
   shown = ",".join(map(str, default)) if isinstance(default, list) else default
   text = f"{help} (default: {shown})" if help else f"default: {shown}"
   parser.add_argument(name, default=default, help=text, **options or {"type": positive})
-
-
-def add_clock(parser: argparse.ArgumentParser):
-  """Adds the option `--clock` of `steps.in_turns`; on accelerators only the wall clock."""
-  clocks = CLOCKS if jax.default_backend() == "cpu" else CLOCKS[:1]
-  about = "processor: processor time of all cores, steadier on a shared CPU"
-  add(parser, "--clock", "wall", about, choices=clocks)
 
 
 def add_dtype(parser: argparse.ArgumentParser):

@@ -54,23 +54,6 @@ NAMES = {
 LONGEST = 1024  # position embeddings of all models
 
 
-def make_batch(shape: Shape) -> dict[str, np.ndarray]:
-  """A batch of full rows of equal sequences.
-
-  Example:
-    >>> batch = make_batch(Shape("tiny", row_length=8, depth=2, rows=1))
-    >>> batch["segment_ids"].tolist()
-    [[1, 1, 1, 1, 2, 2, 2, 2]]
-  """
-  cuts = np.linspace(0, shape.row_length, shape.depth + 1).astype(int)
-  return steps.random_batch(
-    [np.diff(cuts).tolist()] * shape.rows,
-    np.random.default_rng(0),
-    row_length=shape.row_length,
-    max_sequences=shape.depth,
-  )
-
-
 def exponents(x: Sequence[float], y: np.ndarray) -> np.ndarray:
   """e of y = c x^e: the slopes of least-squares lines of log y against log x.
 
@@ -106,7 +89,7 @@ def growth(
   }
 
 
-def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]:
+def measure(names: Sequence[str], *, rounds: int) -> dict[str, dict]:
   """Measures curves; returns the `growth` of each by name.
 
   A shape that two curves share is run once.
@@ -119,11 +102,12 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
   with Progress("compiling", total=len(shapes), unit="shapes") as progress:
     for shape in progress.over(shapes):
       program, trainer = programs[shape.size], trainers[shape.size]
-      batch = put_batch(make_batch(shape), program.mesh)
+      rows = steps.full_rows(shape.row_length, shape.depth, shape.rows)
+      batch = put_batch(rows, program.mesh)
       step = steps.compile_step(program, batch)
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
       runs[shape] = trainer.runs(step, [batch])
-  seconds = steps.in_turns(runs, rounds=rounds, name="measuring", clock=clock)
+  seconds = steps.in_turns(runs, rounds=rounds, name="measuring")
   curves = {}
   for name in names:
     values = [getattr(shape, name) for shape in CURVES[name]]
@@ -137,14 +121,6 @@ def measure(names: Sequence[str], *, rounds: int, clock: str) -> dict[str, dict]
     )
     curves[name]["argument_bytes"] = [arguments[shape] for shape in CURVES[name]]
   return curves
-
-
-def finding(name: str, curve: dict) -> str:
-  """How a curve grows from its first to its last point, in a sentence."""
-  seconds = [point["median"] for point in curve["seconds"]]
-  what = NAMES[name].partition(",")[0]
-  x, time, memory = (y[-1] / y[0] for y in (curve["x"], seconds, curve["bytes"]))
-  return f"{x:.3g} times the {what}: {time:.3g} times the time, {memory:.3g} the memory"
 
 
 def summary(curves: Mapping[str, dict]) -> str:
@@ -225,16 +201,15 @@ def main(arguments: list[str] | None = None):
     help=f"default: all, {','.join(CURVES)}",
   )
   command.add(parser, "--rounds", 11)
-  command.add_clock(parser)
   command.add_picture(parser)
   options = parser.parse_args(arguments)
   machine = machine_and_device()
   print(machine, flush=True)
-  curves = measure(options.only, rounds=options.rounds, clock=options.clock)
+  curves = measure(options.only, rounds=options.rounds)
   command.write(options, machine, curves=curves)
-  print(f"\nExponents, {options.rounds} rounds, {options.clock} time\n\n{summary(curves)}")
+  print(f"\nExponents, {options.rounds} rounds, wall-clock time\n\n{summary(curves)}")
   for name, curve in curves.items():
-    print(f"\n{finding(name, curve)}.\n\n{points(name, curve)}")
+    print(f"\n{points(name, curve)}")
   if options.picture:
     draw(curves, options.picture)
 

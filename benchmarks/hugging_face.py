@@ -31,7 +31,7 @@ from transformers import AttentionInterface, BertForPreTraining, PreTrainedModel
 from transformers.utils import logging
 
 from benchmarks.small_bert import ADAMW
-from model import BertConfig
+from model import BertConfig, EncoderConfig
 from model.hf.config import bert_json
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ INPUTS = "input_ids", "token_type_ids", "position_ids", "attention_mask"
 OF_BERT = "token_type_ids", "next_sentence_label"  # which ModernBERT does not take
 NOT_MASKED = -100  # the label that the loss ignores
 UNPADDED = "isopack_unpadded"
+ATTENTION = {"unpadded": UNPADDED, "flattened": "flash_attention_2"}  # others: SDPA
 
 
 class HuggingFace:
@@ -50,8 +51,7 @@ class HuggingFace:
   The optimizer is AdamW, without weight decay for biases and LayerNorm.
 
   Args:
-    weights: a folder with the initial weights, or a config for random ones.
-    attention: of the padded computations, "sdpa" or "eager".
+    weights: a folder with the initial weights, or a BertConfig for random ones.
     threads: number of PyTorch's threads; None for PyTorch's default.
     device: "cpu" or "cuda".
     dtype: of the computation, by `torch.autocast`; parameters are float32.
@@ -59,8 +59,7 @@ class HuggingFace:
 
   def __init__(
     self,
-    weights: pathlib.Path | BertConfig,
-    attention: str = "sdpa",
+    weights: pathlib.Path | EncoderConfig,
     *,
     threads: int | None = None,
     device: str = "cpu",
@@ -69,12 +68,9 @@ class HuggingFace:
     if threads:
       torch.set_num_threads(threads)
     self.device, self.dtype = device, getattr(torch, dtype)
-    self.model = _model(weights, attention)
+    self.model = _model(weights)
     self.model.train()
     torch.nn.Module.to(self.model, device)  # in place
-    # It shares the parameters. Switching the attention of one model would cost step time.
-    self.unpadded = copy.deepcopy(self.model, {id(x): x for x in self.model.parameters()})
-    self.unpadded.set_attn_implementation(UNPADDED)
     self._start = {name: x.clone() for name, x in self.model.state_dict().items()}
     self.reset()
 
@@ -86,13 +82,12 @@ class HuggingFace:
     """
     if what in ("whole", "masked"):
       return self.model
-    if what == "unpadded":
-      return self.unpadded
+    # It shares the parameters. Switching the attention of one model would cost step time.
     model = copy.deepcopy(self.model, {id(x): x for x in self.model.parameters()})
     if what == "compiled":
       model.base_model.compile()
     else:
-      model.set_attn_implementation("flash_attention_2")
+      model.set_attn_implementation(ATTENTION[what])
     return model
 
   def reset(self):
@@ -112,13 +107,14 @@ class HuggingFace:
     )
 
 
-def _model(weights: pathlib.Path | BertConfig, attention: str) -> PreTrainedModel:
-  if not isinstance(weights, BertConfig):
+def _model(weights: pathlib.Path | EncoderConfig) -> PreTrainedModel:
+  if isinstance(weights, pathlib.Path):
     (kind,) = transformers.AutoConfig.from_pretrained(weights).architectures
     kind = getattr(transformers, kind)
-    return kind.from_pretrained(weights, attn_implementation=attention)
+    return kind.from_pretrained(weights, attn_implementation="sdpa")
+  assert isinstance(weights, BertConfig)
   config = transformers.BertConfig(**bert_json(weights, "pretraining", None))
-  return BertForPreTraining._from_config(config, attn_implementation=attention)
+  return BertForPreTraining._from_config(config, attn_implementation="sdpa")
 
 
 class Computation:
@@ -151,7 +147,7 @@ class Computation:
 
 
 def seconds_of_steps(
-  config: BertConfig, batches: Sequence[Mapping[str, np.ndarray]], *, device: str
+  config: EncoderConfig, batches: Sequence[Mapping[str, np.ndarray]], *, device: str
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
   """Times steps of each computation except `whole`, in turns, on each batch but the first.
 

@@ -2,8 +2,7 @@
 
     python -m benchmarks.packers "isopack lpfhp" "SQuAD 384" 0
 
-measures one run of one packer and prints the numbers as JSON. The command imports as little
-as it can, so that it measures the packer's memory.
+measures one run of one packer and prints the numbers as JSON.
 """
 
 from __future__ import annotations
@@ -11,9 +10,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import pathlib
-import resource
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -135,26 +131,13 @@ PACKERS: dict[str, tuple[str, str, Callable, Any]] = {
 
 
 def measure(packer: str, workload: str, seed: int) -> dict:
-  """The number of packs of a workload, and the seconds and memory to make them."""
+  """The number of packs of a workload, and the seconds to make them."""
   lengths = WORKLOADS[workload](seed)
   *_, prepare, option = PACKERS[packer]
   run = prepare(option, lengths, row_of(workload))
-  before = _peak_kilobytes()
   start = time.perf_counter()
   packs = run()
-  seconds = time.perf_counter() - start
-  megabytes = (_peak_kilobytes() - before) / 1024
-  return {"packs": packs, "seconds": seconds, "megabytes": megabytes}
-
-
-def _peak_kilobytes() -> int:
-  """Peak memory of this process; on Linux without that of its parent."""
-  status = pathlib.Path("/proc/self/status")
-  if not status.exists():
-    unit = 1024 if sys.platform == "darwin" else 1  # macOS counts bytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
-  line = next(s for s in status.read_text().splitlines() if s.startswith("VmHWM"))
-  return int(line.split()[1])
+  return {"packs": packs, "seconds": time.perf_counter() - start}
 
 
 def main(arguments: list[str] | None = None):

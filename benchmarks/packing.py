@@ -6,8 +6,7 @@
 
 Peers that are not installed are named and left out; `pip install "isopack[peers]"` and
 `pip install --no-deps trl==1.16.0` install them. Each packer runs in its own process, one
-at a time. Seconds are those of the packing call; memory is by how much the call raises the
-peak memory of its process.
+at a time. Seconds are those of the packing call.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ def _peer(workload: str, name: str, bounds: list[int]) -> dict:
     "over": float(np.mean(np.divide(packs, bounds) - 1)),
     "bound": bounds,
     "seconds": float(np.median([run["seconds"] for run in runs])),
-    "megabytes": float(np.max([run["megabytes"] for run in runs])),
   }
 
 
@@ -96,7 +94,6 @@ def _peer_row(record: dict) -> dict[str, str]:
     "packs": f"{np.mean(record['packs']):.1f}" if ran else record["failed"],
     "over bound (%)": f"{100 * record['over']:.3f}" if ran else "",
     "seconds": f"{record['seconds']:.3f}" if ran else "",
-    "MB": f"{record['megabytes']:.0f}" if ran else "",
   }
 
 

@@ -30,9 +30,9 @@ import packing
 from benchmarks import command
 from benchmarks.lengths import draw_lengths
 from benchmarks.machine import machine
-from benchmarks.sample import CLS, FIRST_WORD, MASK, SEP
-from benchmarks.small_bert import MASK_RATE, VOCAB_SIZE
-from benchmarks.steps import in_turns, quartiles, spread
+from benchmarks.sample import CLS, DEPTH, FIRST_WORD, MASK, SEP
+from benchmarks.small_bert import VOCAB_SIZE
+from benchmarks.steps import MASK_RATE, in_turns, quartiles, spread
 from benchmarks.table import record_table
 from packing.grain import PackedIterDataset, PackedMapDataset
 from pipeline.batches.loader import PackedLoader
@@ -42,6 +42,7 @@ from pipeline.store import SequenceStore, StoredSequence, write_sequences
 
 SPECIAL = (0, 100, CLS, SEP, MASK)
 OURS = "isopack, masked"
+BATCHES = 40  # of a round
 Batches = Iterator[dict]
 
 
@@ -79,7 +80,7 @@ def _plan_in_grain(sequences, batch_size, plan: packing.Plan) -> Batches:
   return iter(rows.to_iter_dataset(READ).batch(batch_size))
 
 
-def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
+def _torch(sequences, row, batch_size) -> Batches:
   """Padded batches, padded and masked as by Transformers' data collators."""
   import torch
 
@@ -95,19 +96,17 @@ def _torch(sequences, row, batch_size, *, masked: bool) -> Batches:
       ids[at, : tokens.size(0)] = tokens
       types[at, : tokens.size(0)] = token_types
       attention[at, : tokens.size(0)] = 1
-    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": attention}
-    if masked:
-      labels = ids.clone()
-      chance = torch.full(shape, MASK_RATE).masked_fill_(special[ids.long()], 0.0)
-      hidden = torch.bernoulli(chance).bool()
-      labels[~hidden] = -100
-      replaced = torch.bernoulli(torch.full(shape, 0.8)).bool() & hidden
-      ids[replaced] = MASK
-      random = torch.bernoulli(torch.full(shape, 0.5)).bool() & hidden & ~replaced
-      words = torch.randint(VOCAB_SIZE, shape, dtype=torch.int32)
-      ids[random] = words[random]
-      batch["labels"] = labels
-    return batch
+    labels = ids.clone()
+    chance = torch.full(shape, MASK_RATE).masked_fill_(special[ids.long()], 0.0)
+    hidden = torch.bernoulli(chance).bool()
+    labels[~hidden] = -100
+    replaced = torch.bernoulli(torch.full(shape, 0.8)).bool() & hidden
+    ids[replaced] = MASK
+    random = torch.bernoulli(torch.full(shape, 0.5)).bool() & hidden & ~replaced
+    words = torch.randint(VOCAB_SIZE, shape, dtype=torch.int32)
+    ids[random] = words[random]
+    inputs = {"input_ids": ids, "token_type_ids": types, "attention_mask": attention}
+    return inputs | {"labels": labels}
 
   data: Iterable[dict] = torch.utils.data.DataLoader(
     elements,  # type: ignore[arg-type]  # a list is a dataset
@@ -127,7 +126,7 @@ def _real_tokens(batch: dict) -> int:
   raise KeyError(f"No field of {list(batch)} separates padding from tokens.")
 
 
-def _measure(ways: Mapping[str, Batches], *, rounds: int, batches: int) -> dict[str, dict]:
+def _measure(ways: Mapping[str, Batches], *, rounds: int) -> dict[str, dict]:
   """Measures real tokens a second of each way, in turns."""
   real: dict[str, list[int]] = {name: [] for name in ways}
   tokens = dict.fromkeys(ways, 0)
@@ -137,7 +136,7 @@ def _measure(ways: Mapping[str, Batches], *, rounds: int, batches: int) -> dict[
     tokens[name] += sum(int(np.prod(batch["input_ids"].shape)) for batch in made)
 
   seconds = in_turns(
-    {name: functools.partial(_take, way, batches) for name, way in ways.items()},
+    {name: functools.partial(_take, way, BATCHES) for name, way in ways.items()},
     rounds=rounds,
     name="batches",
     clock="processor",
@@ -179,10 +178,8 @@ def main(arguments: list[str] | None = None):
   parser = command.make_parser(__doc__)
   command.add_histogram(parser)
   command.add(parser, "--sequences", 40_000)
-  command.add(parser, "--depth", 3, "most sequences in a pack")
   command.add(parser, "--batch-size", 32, "rows in a batch")
   command.add(parser, "--rounds", 9)
-  command.add(parser, "--batches", 40, "batches in a round")
   command.add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
   options = parser.parse_args(arguments)
   if options.sequences < options.batch_size:
@@ -196,22 +193,22 @@ def main(arguments: list[str] | None = None):
   histogram = packing.load_histogram(options.histogram)
   row, size = histogram.max_sequence_length, options.batch_size
   sequences = _make_sequences(histogram, options.sequences)
-  counts = {"rounds": options.rounds, "batches": options.batches}
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "sequences.arrow"
     rows = (StoredSequence(s.tolist(), s.size // 2 + 1, 0) for s in sequences)
     write_sequences(path, rows, batch_size=options.record_batch)
     store = SequenceStore(path)
     drawn = packing.Histogram.from_lengths(store.lengths, max_sequence_length=row)
-    depth = options.depth
-    plan = packing.pack(drawn, algorithm="optimal", max_sequences_per_pack=depth)
+    plan = packing.pack(drawn, algorithm="optimal", max_sequences_per_pack=DEPTH)
     masking = Masking(MASK_RATE, 0, MASK, SPECIAL, VOCAB_SIZE)
-    loader = functools.partial(PackedLoader, store, plan, batch_size=size, seed=0)
+    loader = functools.partial(
+      PackedLoader, store, plan, batch_size=size, seed=0, masking=masking
+    )
     from_grain = functools.partial(_grain, sequences, size)
     theirs = grain.experimental
     whole = {"length_struct": {"input_ids": row, "token_type_ids": row}}
-    fit = {"num_packing_bins": 64, "max_sequences_per_bin": depth} | whole
-    online = {"row_length": row, "open_packs": 64, "max_sequences_per_pack": depth}
+    fit = {"num_packing_bins": 64, "max_sequences_per_bin": DEPTH} | whole
+    online = {"row_length": row, "open_packs": 64, "max_sequences_per_pack": DEPTH}
     while_reading = OnlineBatches(
       ShuffledSequences(store, seed=0),
       plan,
@@ -220,9 +217,8 @@ def main(arguments: list[str] | None = None):
       options={"open_packs": 64, "look_ahead": 64},
     )
     ways = {
-      OURS: map(loader(masking=masking).__getitem__, itertools.count()),
+      OURS: map(loader().__getitem__, itertools.count()),
       "isopack, packed while reading, masked": (x for x, _ in while_reading.produce()),
-      "isopack": map(loader(masking=None).__getitem__, itertools.count()),
       "isopack in Grain, a plan": _plan_in_grain(sequences, size, plan),
       "isopack in Grain, 64 open packs": from_grain(PackedIterDataset, **online),
       "Grain first-fit, 64 bins": from_grain(theirs.FirstFitPackIterDataset, **fit),
@@ -230,11 +226,10 @@ def main(arguments: list[str] | None = None):
       "Grain concat-then-split": from_grain(theirs.ConcatThenSplitIterDataset, **whole),
     }
     if importlib.util.find_spec("torch"):
-      ways["PyTorch DataLoader, padded, masked"] = _torch(sequences, row, size, masked=True)
-      ways["PyTorch DataLoader, padded"] = _torch(sequences, row, size, masked=False)
+      ways["PyTorch DataLoader, padded, masked"] = _torch(sequences, row, size)
     else:
       print("PyTorch is left out: it is not installed", file=sys.stderr)
-    measured = _measure(ways, **counts)
+    measured = _measure(ways, rounds=options.rounds)
     print(f"{here}\n{len(store):,} sequences of {options.histogram}, batches of {size}")
     print(_way_table(measured))
   command.write(options, here, ways=measured)

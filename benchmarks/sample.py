@@ -9,7 +9,7 @@ import numpy as np
 
 import packing
 from benchmarks.lengths import draw_lengths
-from benchmarks.small_bert import MASK_RATE
+from benchmarks.steps import MASK_RATE
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence

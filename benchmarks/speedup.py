@@ -9,7 +9,7 @@ from the optimal plan. Unpacked rows hold the same sequences, one a row, and are
 by an ordinary model, with a padding mask, the row's positions, one [CLS] and the mean
 loss over tokens. Both kinds are whole training steps with LAMB and the same number of
 rows, from batches already on the device. Each round has sequences of its own and runs
-every step and a product of large matrices, in random order. Ratios are taken per round
+every step and products of large matrices, in random order. Ratios are taken per round
 and reported as medians and quartiles.
 """
 
@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,12 +27,7 @@ import numpy as np
 
 import packing
 from benchmarks import command, steps
-from benchmarks.small_bert import (
-  FAMILIES,
-  machine_and_device,
-  make_encoder,
-  make_optimizer,
-)
+from benchmarks.small_bert import machine_and_device, make_config, make_optimizer
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import print_table, record_table
 from model import IMPLEMENTATIONS, AttentionError, BertConfig, ModelConfig
@@ -94,12 +87,12 @@ def make_programs(
     dtype: of the computation.
     row_length: S, in tokens.
     family: a key of `small_bert.FAMILIES`.
-    fields: of the model's config, other than those of `small_bert.make_encoder`.
+    fields: of the model's config, other than those of `small_bert.make_config`.
 
   Raises:
     AttentionError: the implementation cannot run here.
   """
-  config = make_encoder(FAMILIES[family], size, longest=row_length)
+  config = make_config(size, longest=row_length, family=family)
   fields |= {"attention_impl": implementation, "dtype": jnp.dtype(dtype)}
   config = dataclasses.replace(config, **fields)
   check(config, row_length)
@@ -112,21 +105,6 @@ def make_programs(
     "packed": TrainingProgram(config, make_optimizer(), loss_unit="sequence", **start),
     "unpacked": TrainingProgram(ordinary, make_optimizer(), loss_unit="token", **start),
   }
-
-
-def matrix_product(dtype: str) -> tuple[Callable[[], jax.Array], int]:
-  """A matrix product that takes long enough to time, and its number of operations."""
-  multiply = jax.jit(jnp.matmul)
-  size, seconds = 512, 0.0
-  while seconds < 0.05:
-    size *= 2
-    matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
-    seconds = math.inf
-    for _ in range(4):  # the first compiles
-      start = time.perf_counter()
-      multiply(matrix, matrix).block_until_ready()
-      seconds = min(seconds, time.perf_counter() - start)
-  return lambda: multiply(matrix, matrix), 2 * size**3
 
 
 def measure(
@@ -153,8 +131,8 @@ def measure(
   """
   batches = make_batches(plan, rows=rows, number=rounds + 1)
   placed = {kind: [put_batch(x, make_mesh(1)) for x in batches[kind]] for kind in KINDS}
-  product, product_flops = matrix_product(dtype)
-  runs: dict[str, Callable[[int], Any]] = {"product": lambda _: product()}
+  product, product_flops = steps.products(dtype)
+  runs: dict[str, Callable[[int], Any]] = {"product": product}
   records: list[dict[str, Any]] = []
   trainer = None
   for name in implementations:
@@ -250,7 +228,7 @@ def summarise(
     sequences: int[rounds]; those in each packed batch. An unpacked batch has `rows`.
     rows: of a batch of either kind.
     packing_factor: of the plan.
-    flops, product_flops: operations of a step of either kind, and of the product.
+    flops, product_flops: operations of a step of either kind, and of the products.
 
   Returns:
     `plan_factor` and `batch_factor`, the packing factors of the plan and of all batches
@@ -339,7 +317,6 @@ def main(arguments: list[str] | None = None):
   some, measured = command.some_of(IMPLEMENTATIONS), list(steps.MEASURED)
   command.add(parser, "--implementations", measured, "of attention", type=some)
   command.add_dtype(parser)
-  command.add_clock(parser)
   options = parser.parse_args(arguments)
   longest = max(map(int, options.row_lengths))
   if options.tokens < longest:
@@ -350,7 +327,7 @@ def main(arguments: list[str] | None = None):
   print(
     f"Peak, as in training's logs: {peak.flops / 1e9:,.0f} GFLOP/s ({peak.source})\n\n"
     f"BERT-{options.size}, {options.dtype}, {options.tokens} tokens a step at most, "
-    f"depth {options.depth}, {options.rounds} rounds, {options.clock} time\n\n"
+    f"depth {options.depth}, {options.rounds} rounds, wall-clock time\n\n"
     "Realised speed-up\n"
   )
   left = ("attention", "paper: p, speed-up, ratio")
@@ -377,7 +354,6 @@ def _measure_all(options) -> Iterator[dict[str, Any]]:
       implementations=options.implementations,
       rows=options.tokens // plan.row_length,
       rounds=options.rounds,
-      clock=options.clock,
     )
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import optax
 import scipy.stats
 
-from benchmarks.command import CLOCKS
-from benchmarks.small_bert import MASK_RATE, sequence
+from benchmarks.small_bert import VOCAB_SIZE
 from model import IMPLEMENTATIONS, AttentionError, ModelConfig
 from model.attention import check
 from packing.testing import lay_out
@@ -22,6 +21,8 @@ from training.record.progress import Progress
 from training.step import TrainingProgram
 
 Key = TypeVar("Key", bound=Hashable)
+CLOCKS = ("wall", "processor")
+MASK_RATE = 0.15
 # The other one interprets the kernel, for tests.
 MEASURED = tuple(name for name in IMPLEMENTATIONS if name != "splash_interpret")
 
@@ -32,23 +33,41 @@ def random_batch(
   *,
   row_length: int,
   max_sequences: int,
-  max_masked: int | None = None,
 ) -> dict[str, np.ndarray]:
   """A PackedBatch of random tokens; in each sequence 15 % are masked, at least one.
 
-  `packs` has the lengths of each row's sequences, in tokens. By default `max_masked`, P, is
-  that of `pipeline.batches.masking.Masking.max_masked`.
+  `packs` has the lengths of each row's sequences, in tokens. Rows have as many places for
+  masked tokens, P, as by `pipeline.batches.masking.Masking.max_masked`.
   """
 
-  def paired(length: int) -> dict:
-    return sequence(rng, length) | {"token_type_ids": np.arange(length) > length // 2}
+  def sequence(length: int) -> dict[str, Any]:
+    masked = max(1, round(MASK_RATE * length))
+    return {
+      "input_ids": rng.integers(VOCAB_SIZE, size=length),
+      "token_type_ids": np.arange(length) > length // 2,
+      "mlm_positions": np.sort(rng.choice(length, masked, replace=False)),
+      "mlm_labels": rng.integers(VOCAB_SIZE, size=masked),
+      "sequence_label": int(rng.integers(2)),
+    }
 
   return lay_out(
-    [[paired(length) for length in pack] for pack in packs],
+    [[sequence(length) for length in pack] for pack in packs],
     row_length=row_length,
     max_sequences=max_sequences,
-    max_masked=max_masked or math.floor(MASK_RATE * row_length) + max_sequences,
+    max_masked=math.floor(MASK_RATE * row_length) + max_sequences,
   )
+
+
+def full_rows(row_length: int, depth: int, rows: int) -> dict[str, np.ndarray]:
+  """A `random_batch` without padding: rows of `depth` sequences of about equal lengths.
+
+  Example:
+    >>> full_rows(8, 2, rows=1)["segment_ids"].tolist()
+    [[1, 1, 1, 1, 2, 2, 2, 2]]
+  """
+  pack = np.diff(np.linspace(0, row_length, depth + 1).astype(int)).tolist()
+  shape = {"row_length": row_length, "max_sequences": depth}
+  return random_batch([pack] * rows, np.random.default_rng(0), **shape)
 
 
 class CompiledStep(NamedTuple):
@@ -204,6 +223,23 @@ def in_turns(
       if number and enough(counted):
         break
   return counted
+
+
+def products(dtype: str) -> tuple[Callable[[int], Any], int]:
+  """For `in_turns`: makes products of [D, D] with [D, D]; and their operations.
+
+  D is 8,192, or 2,048 on a CPU: large enough for the device's peak.
+  """
+  size, number = (2048, 1) if jax.default_backend() == "cpu" else (8192, 10)
+  matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
+  multiply = jax.jit(jax.numpy.matmul)
+
+  def run(_: int):
+    for _ in range(number):
+      product = multiply(matrix, matrix)
+    return product
+
+  return run, number * 2 * size**3
 
 
 def _now() -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import packing
-from benchmarks.accelerator_steps import BATCHES, Pace
+from benchmarks.accelerator_steps import BATCHES, Case, Pace
 from benchmarks.small_bert import make_optimizer
 from benchmarks.speedup import make_batches
 from benchmarks.steps import Trainer, compile_step, in_turns, quartiles
@@ -32,87 +32,50 @@ class ProgramError(RuntimeError):
 
 
 def measure(
-  folder: pathlib.Path,
-  *,
-  size: str,
-  rows: int,
-  row_length: int,
-  steps: int,
-  pace: Pace,
-  limit: float,
+  folder: pathlib.Path, case: Case, *, steps: int, pace: Pace, limit: float
 ) -> dict[str, Any]:
   """Runs train.py, then its bare step in this process.
 
   Args:
     folder: an empty folder for the dataset and the run.
-    size: of the BERT.
-    rows: B, rows of a step.
-    row_length: S, in tokens.
+    case: a BERT and its rows.
     steps: without packing; train.py makes fewer.
     pace: how long the bare step is timed.
     limit: seconds, after which train.py is ended.
 
   Returns:
-    `line_of` the run, the shape, `bare_seconds` of a step with quartiles, and `ratio`:
-    train.py's steps a second divided by those of its bare step.
+    The shape; by the run's own summary `seconds` of a step, `sequences_per_second`, and
+    `input_share`, the fraction of the time that the loop waits for input; `bare_seconds`
+    of a step with quartiles; and `ratio`, train.py's steps a second divided by those of
+    its bare step.
 
   Raises:
     ProgramError: train.py failed, or took too long.
   """
   run = folder / "run"
-  _run(_words(folder, run, size, rows, row_length, steps), limit)
-  lines = (run / "metrics.jsonl").read_text().splitlines()
-  trained = line_of([json.loads(line) for line in lines], rows=rows)
-  bare = _bare_seconds(run, rows, pace)
-  return trained | {
-    "size": size,
-    "rows": rows,
-    "row_length": row_length,
-    "bare_seconds": quartiles(bare),
-    "ratio": float(np.median(bare)) / trained["seconds"],
-  }
-
-
-def line_of(lines: list[dict[str, Any]], *, rows: int) -> dict[str, float]:
-  """What the lines of metrics.jsonl say; the first one only begins the time.
-
-  Returns:
-    `seconds` of a step, `sequences_per_second`, `packing_factor`, and `input_share`, the
-    fraction of the time that the loop waits for input.
-
-  Example:
-    >>> lines = [{"step": 2, "seconds": 9.0, "sequences": 10, "input_share": 0.5}]
-    >>> lines += [{"step": 6, "seconds": 11.0, "sequences": 30, "input_share": 0.1}]
-    >>> line_of(lines, rows=5)["seconds"], line_of(lines, rows=5)["packing_factor"]
-    (0.5, 1.0)
-  """
-  first, last = lines[0], lines[-1]
-  seconds, steps, sequences = (last[x] - first[x] for x in ("seconds", "step", "sequences"))
+  _run(_words(folder, run, case, steps), limit)
+  summary = json.loads((run / "summary.json").read_text())
+  bare = _bare_seconds(run, case.rows, pace)
+  seconds = case.rows / summary["packs_per_second"]
   return {
-    "seconds": seconds / steps,
-    "sequences_per_second": sequences / seconds,
-    "input_share": float(np.mean([line["input_share"] for line in lines[1:]])),
-    "packing_factor": sequences / steps / rows,
+    **{name: getattr(case, name) for name in ("size", "rows", "row_length")},
+    "seconds": seconds,
+    **{name: summary[name] for name in ("sequences_per_second", "input_share")},
+    "bare_seconds": quartiles(bare),
+    "ratio": float(np.median(bare)) / seconds,
   }
 
 
-def _words(
-  folder: pathlib.Path,
-  run: pathlib.Path,
-  size: str,
-  rows: int,
-  row_length: int,
-  steps: int,
-) -> list[str]:
+def _words(folder: pathlib.Path, run: pathlib.Path, case: Case, steps: int) -> list[str]:
   never = 10_000_000  # a multiple of what is logged
   fields: dict[str, Any] = {
     "data.source": "stdlib",
     "data.directory": folder / "data",
-    "data.max_sequence_length": row_length,
-    "model.size": size,
+    "data.max_sequence_length": case.row_length,
+    "model.size": case.size,
     "model.dropout_rate": 0.0,
     "model.attention_dropout_rate": 0.0,
-    "train.batch_size": rows,
+    "train.batch_size": case.rows,
     "train.steps": steps,
     "train.log_every": 20,
     "train.eval_every": never,

@@ -40,9 +40,14 @@ import numpy as np
 
 import packing
 from benchmarks import command
-from benchmarks.machine import machine as processor
 from benchmarks.sample import Sample, draw
-from benchmarks.small_bert import ADAMW, FAMILIES, VOCAB_SIZE, make_encoder
+from benchmarks.small_bert import (
+  ADAMW,
+  FAMILIES,
+  VOCAB_SIZE,
+  machine_and_device,
+  make_config,
+)
 from benchmarks.steps import MEASURED, in_turns, not_run_lines, why_not
 from benchmarks.training_tables import (
   PEERS,
@@ -96,12 +101,11 @@ class Ours:
 
 
 def make_learners(
-  config: EncoderConfig, keys: Iterable[str], *, attention: str, threads: int | None
+  config: EncoderConfig, keys: Iterable[str], *, threads: int | None
 ) -> dict[str, Any]:
   """The object that makes the steps of each way, by the way's key.
 
-  `attention`, "sdpa" or "eager", is that of Hugging Face's padded ways; `threads` is the
-  number of PyTorch's threads, PyTorch's default if None.
+  `threads` is the number of PyTorch's threads, PyTorch's default if None.
   """
   learners: dict[str, Any] = {}
   params = Ours(config).params
@@ -111,7 +115,7 @@ def make_learners(
     if name in PEERS:
       from benchmarks.hugging_face import Computation  # an extra
 
-      peer = peer or _hugging_face(config, params, attention, threads)
+      peer = peer or _hugging_face(config, params, threads)
       learners[key] = Computation(peer, PEERS[name][2])
     else:  # a program for each way, so that each pays for its own compilations
       own = dataclasses.replace(config, attention_impl=implementation)
@@ -119,13 +123,13 @@ def make_learners(
   return learners
 
 
-def _hugging_face(config: EncoderConfig, params, attention: str, threads: int | None):
+def _hugging_face(config: EncoderConfig, params, threads: int | None):
   from benchmarks.hugging_face import HuggingFace  # an extra
 
   with tempfile.TemporaryDirectory() as folder:
     exported = pathlib.Path(folder) / "exported"
     hf.export_model(config, params, exported)
-    return HuggingFace(exported, attention, threads=threads)
+    return HuggingFace(exported, threads=threads)
 
 
 def not_run(
@@ -179,12 +183,7 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
     for name in learners
     for index, batch in enumerate(batches[name])
   }
-  seconds = in_turns(
-    runs,
-    rounds=rounds,
-    name="measuring",
-    clock="both",
-  )
+  seconds = in_turns(runs, rounds=rounds, name="measuring", clock="both")
   for name, way in measured.items():
     each = [seconds[name, index] for index in range(len(batches[name]))]
     of_rounds = np.sum(each, axis=0)
@@ -238,41 +237,32 @@ def main(arguments: list[str] | None = None):
   known, about = command.some_of(IMPLEMENTATIONS), "attention of our ways"
   command.add(parser, "--attention-impls", list(MEASURED), about, type=known)
   command.add_dtype(parser)
-  kinds, about = ("sdpa", "eager"), "attention of Hugging Face's padded ways"
-  command.add(parser, "--attention", "sdpa", about, choices=kinds)
   parser.add_argument(
     "--threads", type=positive, help="PyTorch's threads (default: PyTorch's choice)"
   )
   options = parser.parse_args(arguments)
-  kind = FAMILIES[options.family]
-  if options.size not in kind.SIZES:
-    parser.error(f"--size is {options.size}; expected one of {', '.join(kind.SIZES)}")
   histogram = packing.load_histogram(options.histogram)
   longest, dtype = histogram.max_sequence_length, jnp.dtype(options.dtype)
-  config = make_encoder(kind, options.size, longest=longest, dtype=dtype)
   try:
+    config = make_config(options.size, longest=longest, family=options.family, dtype=dtype)
     sample = draw(
       histogram,
       sequences=options.sequences,
       batch_size=options.batch_size,
       vocab_size=VOCAB_SIZE,
     )
-  except packing.InputError as error:
+  except ValueError as error:  # no such size, or batches that cannot be full
     parser.error(str(error).rstrip("."))
-  machine = _machine()
-  print(machine)
-  if missing():
-    absent = " and ".join(missing())
-    print(f"No peers: without {absent} they cannot run (make reference).", flush=True)
+  versions = [f"{x} {importlib.metadata.version(x)}" for x in NEEDED if x not in missing()]
+  machine = ", ".join([machine_and_device(), *versions])
+  print(machine, flush=True)
   keys = expand(options.ways, options.attention_impls)
   reasons = not_run(config, keys, sample, device=jax.devices()[0])
   running = [key for key in keys if key not in reasons]
   if not running:
     first = next(iter(reasons.values())).rstrip(".")
     parser.error(f"none of these ways runs here: {first}")
-  learners = make_learners(
-    config, running, attention=options.attention, threads=options.threads
-  )
+  learners = make_learners(config, running, threads=options.threads)
   measured = measure(learners, sample, rounds=options.rounds)
   command.write(options, machine, ways=measured, not_run=reasons)
   lengths = sample.store.lengths
@@ -297,15 +287,6 @@ def main(arguments: list[str] | None = None):
   ):
     if text:
       print(f"\n{text}", flush=True)
-
-
-def _machine() -> str:
-  versions = [
-    f"{name} {importlib.metadata.version(name)}"
-    for name in ("jax", *NEEDED)
-    if name not in missing()
-  ]
-  return f"{processor()}; {jax.devices()[0].device_kind}; {', '.join(versions)}"
 
 
 if __name__ == "__main__":

@@ -22,14 +22,13 @@ import numpy as np
 
 import packing
 from benchmarks import small_bert
-from benchmarks.steps import Trainer, compile_step, in_turns
+from benchmarks.steps import Trainer, compile_step, full_rows, in_turns, random_batch
 from experiments.load_balance import cost
 from experiments.load_balance.cost import Coefficients, Measurement
 from experiments.load_balance.simulation import Lengths, draw
 from experiments.load_balance.together import compare, run_together, time_together, use_cpu
 from experiments.load_balance.ways import UNPADDING
 from model import losses
-from packing.testing import lay_out
 from training.mesh import put_batch
 from training.record.parameters import count_parameters
 from training.step import TrainingProgram
@@ -44,8 +43,7 @@ STEPS = {False: 24, True: 2}  # of each way
 PACKING = "packing"
 BATCH, MULTIPLE, MOST_DEVICES = 8, 128, 8
 
-Packs = Sequence[Sequence[int]]  # the lengths of each
-Batch = dict[str, Any]  # `packs`, a row each, and the arguments of `lay_out`
+Batch = dict[str, Any]  # the arguments of `random_batch`
 
 
 def measure(
@@ -54,7 +52,8 @@ def measure(
   """Times `train_step` of each length (tokens) with each number of rows, in turns."""
   trainer, runs = Trainer(program), {}
   for shape in itertools.product(row_lengths, rows):
-    batch = put_batch(small_bert.full_rows(*shape), program.mesh)
+    row_length, number = shape
+    batch = put_batch(full_rows(row_length, 1, number), program.mesh)
     runs[shape] = trainer.runs(compile_step(program, batch), [batch])
   seconds = in_turns(runs, rounds=rounds, name="measuring")
   return [
@@ -98,15 +97,14 @@ def run(
   rng = np.random.default_rng(0)
   own = lengths.draw(rng, (steps, devices, BATCH)).astype(int)
   rounded = np.minimum(-(-own // MULTIPLE) * MULTIPLE, lengths.longest)
-  rows = max(1, round(BATCH / plan.packing_factor))
+  rows, depth = max(1, round(BATCH / plan.packing_factor)), plan.packing_depth
   packs = draw(rng, plan.repeat_counts, (steps, devices, rows))
-  strategies = [plan.strategies[k] for k in np.unique(packs)]
   todo: list[list[list[Batch]]] = []  # by step, device and batch
   for step in range(steps):
     pairs = np.stack([own[step], rounded[step]], 2).tolist()
-    todo.append([[_batch([[x]], row, [[row]]) for x, row in share] for share in pairs])
+    todo.append([[_batch([[x]], row, 1) for x, row in share] for share in pairs])
     drawn = [[plan.strategies[k] for k in share] for share in packs[step]]
-    todo.append([[_batch(share, plan.row_length, strategies)] for share in drawn])
+    todo.append([[_batch(share, plan.row_length, depth)] for share in drawn])
   work = functools.partial(_work, todo, size=SIZE[quick], longest=lengths.longest)
   seconds = np.array(run_together(work, devices)).T  # [2 steps, devices]
   of_row = costs.row_seconds(plan.row_length)
@@ -123,14 +121,8 @@ def run(
   }
 
 
-def _batch(packs: Packs, row_length: int, largest: Packs) -> Batch:
-  """A batch of these packs, with room for any pack of `largest`."""
-  return {
-    "packs": packs,
-    "row_length": row_length,
-    "max_sequences": max(map(len, largest)),
-    "max_masked": max(sum(map(small_bert.masked_tokens, pack)) for pack in largest),
-  }
+def _batch(packs: Sequence[Sequence[int]], row_length: int, depth: int) -> Batch:
+  return {"packs": packs, "row_length": row_length, "max_sequences": depth}
 
 
 def _work(
@@ -143,10 +135,6 @@ def _work(
   zeros = jax.tree.map(jnp.zeros_like, params)
   rng = np.random.default_rng(device)
 
-  def put(packs: Packs, **shape: int):
-    rows = [[small_bert.sequence(rng, x) for x in pack] for pack in packs]
-    return put_batch(lay_out(rows, **shape), program.mesh)
-
   @jax.jit
   def add(total, params, batch):
     def loss(params):
@@ -157,7 +145,10 @@ def _work(
   def compute(share):
     return functools.reduce(lambda total, batch: add(total, params, batch), share, zeros)
 
-  shares = [[put(**batch) for batch in step[device]] for step in todo]
+  shares = [
+    [put_batch(random_batch(rng=rng, **batch), program.mesh) for batch in step[device]]
+    for step in todo
+  ]
   for share in shares:  # compiles all shapes
     jax.block_until_ready(compute(share))
   return time_together(functools.partial(compute, share) for share in shares)

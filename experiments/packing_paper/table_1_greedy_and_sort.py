@@ -15,7 +15,7 @@ import numpy as np
 
 import packing
 from benchmarks import speedup, steps
-from benchmarks.small_bert import full_rows, machine_and_device
+from benchmarks.small_bert import machine_and_device
 from benchmarks.steps import quartiles, spread
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.part import Part
@@ -54,7 +54,7 @@ def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:
     program = speedup.make_programs(SIZE, "xla", "float32", ROW)["unpacked"]
     trainer = trainer or steps.Trainer(program)
     rows = speedups.TOKENS // length
-    batch = put_batch(full_rows(length, rows), make_mesh(1))
+    batch = put_batch(steps.full_rows(length, 1, rows), make_mesh(1))
     start = now()
     step = steps.compile_step(program, batch)
     compiling[length] = now() - start

@@ -19,7 +19,7 @@ from model.testing import verify
 from tests.programs import ROOT
 from training.record.flops import Peak
 
-PACE = Pace(steps=5, blocks=2, waited=3, product=64)
+PACE = Pace(steps=5, blocks=2, waited=3)
 ABOUT = {
   "machine": "a machine",
   "versions": {"jax": "1.0"},
@@ -185,7 +185,7 @@ def test_parts_without_time_or_that_fail_are_named_and_the_rest_is_kept(
 
 
 def test_the_fields_of_train_py_exist(tmp_path):
-  words = train_program._words(tmp_path, tmp_path / "run", "tiny", 8, 128, 40)
+  words = train_program._words(tmp_path, tmp_path / "run", TINY, 40)
   fields = [word.removeprefix("--config.") for word in words if "--config." in word]
   config = base.get_config()
   for field in fields:
@@ -268,10 +268,9 @@ def nothing_measured(monkeypatch):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    ("", "there is no accelerator, only a CPU. Use --quick"),
-    ("--quick --minutes 0", "expected a whole number of at least 1"),
-    ("--quick --cases huge:512", "there is no 'huge:512'"),
-    ("--quick --cases large:512", "--quick and --cases exclude each other"),
+    ("", "there is no accelerator, only a CPU. Use --cases tiny:128"),
+    ("--cases tiny:128 --minutes 0", "expected a whole number of at least 1"),
+    ("--cases huge:512", "there is no 'huge:512'"),
   ],
 )
 @pytest.mark.usefixtures("on_cpu", "nothing_measured")
@@ -287,14 +286,15 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_json_has_what_the_folder_has(tmp_path, nothing_measured):
-  accelerator.main(["--quick", f"--out={tmp_path}", f"--json={tmp_path / 'all.json'}"])
+  words = ["--cases=options,tiny:128", f"--out={tmp_path}"]
+  accelerator.main([*words, f"--json={tmp_path / 'all.json'}"])
   found = json.loads((tmp_path / "all.json").read_text())
   assert found.pop("options")["out"] == str(tmp_path)
   assert found == written(tmp_path)
   assert found["versions"]["jax"] == jax.__version__
-  assert nothing_measured == accelerator.QUICK_NAMES
+  assert nothing_measured == ["options", "tiny:128"]
   before = (tmp_path / "report.md").stat().st_ino
-  accelerator.main(["--quick", f"--out={tmp_path}"])
+  accelerator.main(words)
   assert (tmp_path / "report.md").stat().st_ino != before  # replaced, never half written
 
 
@@ -304,13 +304,15 @@ def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(accelerator, "prove", accelerator_session.prove)
   monkeypatch.setattr(verify, "quick", lambda show: (failing, []))
   with pytest.raises(SystemExit, match="proofs of blocks fail"):
-    accelerator.main(["--quick", f"--out={tmp_path}"])
+    accelerator.main(["--cases=tiny:128", f"--out={tmp_path}"])
   assert "| blocks |" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_quick_run_measures_every_part(tmp_path):
-  words = ["-m", "benchmarks.accelerator", "--out", tmp_path, "--quick", "--minutes=30"]
+def test_every_part_is_measured_on_a_cpu(tmp_path):
+  parts = "tiny:128,modern_tiny:128,changes,train.py,pytorch,attention,options"
+  words = ["-m", "benchmarks.accelerator", "--out", tmp_path, f"--cases={parts}"]
+  words.append("--minutes=30")
   subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
   found = written(tmp_path)
   assert all(proof["passes"] for proof in found["proofs"])
@@ -319,8 +321,8 @@ def test_the_quick_run_measures_every_part(tmp_path):
   assert found["kinds"]["tiny:128"]["products"]["seconds"] > 0
   (program,) = found["programs"]
   assert 0.3 < program["ratio"] < 3
-  names = ["dropout 0.1", "xla_allow_excess_precision=True"]
-  assert [x["change"] for x in found["changes"]] == names
+  changes = [x.name for x in (*accelerator.CHANGES, *accelerator.OPTIONS)]
+  assert [x["change"] for x in found["changes"]] == changes
 
 
 @pytest.mark.slow
@@ -336,11 +338,10 @@ def test_proofs_and_steps_need_few_packages(tmp_path):
 
     sys.meta_path.insert(0, Refuse())
     from benchmarks import accelerator
-    accelerator.QUICK_NAMES = ["tiny:128", "pytorch"]
     accelerator.main(sys.argv[1:])
   """
   command = [sys.executable, "-c", textwrap.dedent(program)]
-  words = ["--out", tmp_path, "--quick"]
+  words = ["--out", tmp_path, "--cases=tiny:128,pytorch"]
   subprocess.run([*command, *words], cwd=ROOT, check=True, capture_output=True)
   (step,) = written(tmp_path)["steps"]
   assert step["case"] == "tiny:128"

@@ -9,7 +9,7 @@ import pytest
 
 import packing
 from benchmarks import speedup, steps
-from benchmarks.small_bert import full_rows, make_config
+from benchmarks.small_bert import make_config
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_shapes_are_those_of_training(plan, batches):
 
 def test_pairs_of_one_sequence_are_counted_in_every_layer():
   config = make_config("tiny", longest=11)
-  full = speedup.model_flops(config, [full_rows(11, 3)])
+  full = speedup.model_flops(config, [steps.full_rows(11, 1, 3)])
   assert full["one_sequence"] == full["model"]
   rng = np.random.default_rng(0)
   packed = steps.random_batch([(6, 5)] * 3, rng, row_length=11, max_sequences=2)

@@ -46,6 +46,16 @@ def test_only_the_runs_of_counted_rounds_are_timed(ticks):
   assert seconds["a"].tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("shape", [(64, 16, 3), (512, 1, 4)])
+def test_rows_are_full(shape):
+  row_length, depth, rows = shape
+  batch = steps.full_rows(*shape)
+  assert batch["segment_ids"].shape == (rows, row_length)
+  assert (batch["segment_ids"] > 0).all()
+  assert batch["sequence_mask"].all()
+  assert batch["sequence_mask"].shape == (rows, depth)
+
+
 def test_intervals_of_medians_have_at_least_95_percent():
   for number in (5, 6, 8, 9, 15, 60):
     interval = steps.median_interval(np.arange(number))

@@ -87,7 +87,7 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
     vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH, initializer_range=0.2
   )
   names = ["packed", "unpacked", "padded", "masked", "unpadded"]
-  learners = training.make_learners(config, names, attention="sdpa", threads=1)
+  learners = training.make_learners(config, names, threads=1)
   measured = training.measure(learners, sample, rounds=1)
   assert list(measured) == names
   first, second = measured["unpacked"]["losses"]

@@ -73,11 +73,10 @@ def test_one_core_measures_nothing(small, monkeypatch):
 
 @pytest.mark.slow
 def test_a_device_times_its_shares(monkeypatch):
-  batch = measured._batch([[3, 2], [4]], 7, [[3, 2], [4]])
-  assert batch["max_masked"] == 2
+  batch = measured._batch([[3, 2], [4]], 7, 2)
   monkeypatch.setattr(together, "meet", lambda: None)
   monkeypatch.setattr(measured, "use_cpu", lambda: None)
-  todo = [[[batch]], [[measured._batch([[3]], 5, [[5]])] * 2]]
+  todo = [[[batch]], [[measured._batch([[3]], 5, 1)] * 2]]
   found = measured._work(todo, 0, size="tiny", longest=7)
   assert len(found) == 2
   assert min(found) > 0
