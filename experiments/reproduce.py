@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 import time
 
@@ -90,15 +89,9 @@ def reproduce(options: argparse.Namespace) -> int:
   made = {name: lab.read(folder / name) for name in PARTS}
   text = report.document(made, quick=options.quick, failures=failures)
   write_text(folder / "REPORT.md", text)
-  exhibits = [exhibit for part in made.values() for exhibit in part]
-  if options.json:
-    results = {x.name: {"must agree": x.agreement, "result": x.state} for x in exhibits}
-    where = str(folder / "REPORT.md")
-    print(json.dumps({"report": where, "exhibits": results, "failures": failures}))
-  else:
-    for x in exhibits:
-      print(f"{x.name}: {x.state} ({x.agreement})")
-    print(f"\nwritten to {folder / 'REPORT.md'}")
+  for exhibit in (exhibit for part in made.values() for exhibit in part):
+    print(f"{exhibit.name}: {exhibit.state} ({exhibit.agreement})")
+  print(f"\nwritten to {folder / 'REPORT.md'}")
   return 1 if failures else 0
 
 

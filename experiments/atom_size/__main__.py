@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
   line += " --quick" * options.quick + " --large" * options.large
   part = command.make_part(options, line, "large" if options.large else "")
   maker = functools.partial(exhibits, scale=LARGE if options.large else SMALL)
-  return command.run_part(maker, part, as_json=options.json)
+  return command.run_part(maker, part)
 
 
 if __name__ == "__main__":

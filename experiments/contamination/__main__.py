@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
   options = parser.parse_args(arguments)
   line = "python -m experiments.contamination --data FOLDER"
   part = command.make_part(options, line + " --quick" * options.quick)
-  return command.run_part(exhibits, part, as_json=options.json)
+  return command.run_part(exhibits, part)
 
 
 if __name__ == "__main__":

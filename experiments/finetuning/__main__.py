@@ -315,7 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
     line += f" --tasks {','.join(options.tasks)}"
   part = command.make_part(options, line + " --quick" * options.quick)
   maker = functools.partial(exhibits, names=options.tasks)
-  return command.run_part(maker, part, as_json=options.json)
+  return command.run_part(maker, part)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import os
 import pathlib
 import signal
@@ -22,7 +20,7 @@ from training.sweep.jobs import cores
 
 
 def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
-  """A parser with the options that all commands have: --quick, --workdir and --json.
+  """A parser with the options that all commands have: --quick and --workdir.
 
   `doc` is the docstring of `module`, such as "experiments.reproduce"; it is shown as help.
   """
@@ -41,7 +39,6 @@ def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
     default=workdir,
     help=f"where to write (default: {workdir})",
   )
-  parser.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
 
 
@@ -114,7 +111,6 @@ def run_study(
   *,
   tables: Callable[[Mapping[str, Any]], str],
   draw: Callable[[pathlib.Path, Mapping[str, Any]], None],
-  as_json: bool,
 ) -> int:
   """Writes each result as soon as it is made, prints the last; returns `run`'s status.
 
@@ -127,21 +123,18 @@ def run_study(
       write_json(path.with_suffix(".json"), result)
       write_text(path.with_suffix(".md"), tables(result) + "\n")
       draw(path.parent, result)
-    print(json.dumps(result) if as_json else tables(result))
+    print(tables(result))
     return 0
 
   return run(work)
 
 
-def run_part(maker: Maker, part: Part, *, as_json: bool) -> int:
+def run_part(maker: Maker, part: Part) -> int:
   """Makes the exhibits of a part and prints them; returns `run`'s status."""
 
   def work() -> int:
     made = lab.make(maker, part)
-    if as_json:
-      print(json.dumps([dataclasses.asdict(exhibit) for exhibit in made]))
-    else:
-      print("\n\n".join(report.section(exhibit, folder=".") for exhibit in made))
+    print("\n\n".join(report.section(exhibit, folder=".") for exhibit in made))
     return 0
 
   return run(work)

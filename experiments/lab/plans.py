@@ -21,19 +21,26 @@ from training.record.files import write_json
 
 
 def cached_plan(
-  part: Part, histogram: str, algorithm: str, depth: int | None = None, **options
+  part: Part,
+  histogram: str,
+  algorithm: str,
+  depth: int | None = None,
+  *,
+  lengths: packing.Histogram | None = None,
+  **options,
 ) -> packing.Plan:
-  """A plan for a built-in histogram; read from its file if it was made before.
+  """A plan for a histogram; read from its file if it was made before.
 
   All parts of a report share the files. A change of the histogram, an option, a solver's
   version or the packer's code makes a new file. `depth` is the most sequences in a pack,
-  None for no limit; algorithm and options are those of `packing.pack`.
+  None for no limit; algorithm and options are those of `packing.pack`. The histogram is a
+  built-in one, unless `lengths` has it.
 
   Raises:
     InputError: as by `packing.pack`; or the file was altered.
   """
   options = {"max_sequences_per_pack": depth, **options}
-  lengths = packing.load_histogram(histogram)
+  lengths = lengths or packing.load_histogram(histogram)
   made_from = [histogram, lengths.sha256, algorithm, sorted(options.items()), solvers()]
   key = digest(made_from)
   name = "-".join([histogram, algorithm, *(f"{k}={v}" for k, v in options.items())])

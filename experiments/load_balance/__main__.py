@@ -159,7 +159,6 @@ def main(arguments: list[str] | None = None) -> int:
     folder / "load_balance",
     tables=tables,
     draw=draw,
-    as_json=options.json,
   )
 
 

@@ -6,7 +6,7 @@ Rows cost the same only if attention computes whole rows. If it skips pairs of t
 different sequences, its cost in a row is the sum of the squared lengths, and devices wait
 again. The study simulates 1 to 16,384 devices with rows of 512, 2,048 and 8,192 tokens;
 rows of 8,192 hold the documents of FOLDER/text. --quick needs no FOLDER. Writes
-skipping.md, skipping.json and pictures to --workdir, and caches its plans there.
+skipping.md, skipping.json and pictures to --workdir, and caches its plans beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tqdm
 import packing
 from experiments.lab import command, real_data
 from experiments.lab.part import Part
-from experiments.lab.plans import digest, made_once, solvers
+from experiments.lab.plans import cached_plan, digest, made_once
 from experiments.load_balance import skipping_report
 from packing import Cost, Plan
 from pipeline.sources.textfiles import lines_of
@@ -107,21 +107,6 @@ def _articles(path: pathlib.Path) -> Iterator[list[str]]:
   for has_text, article in itertools.groupby(lines, key=bool):
     if has_text:
       yield list(article)
-
-
-def make_plan(histogram: packing.Histogram, multiple: int, folder: pathlib.Path) -> Plan:
-  """The plan with the fewest packs, cached in the folder."""
-  key = digest([histogram.sha256, multiple, solvers()])
-  path = folder / f"{histogram.max_sequence_length}-{key}.json"
-  if not path.exists():
-    plan = packing.pack(
-      histogram,
-      algorithm="optimal",
-      max_sequences_per_pack=None,
-      length_multiple=multiple,
-    )
-    plan.save(path)
-  return packing.load_plan(path, histogram=histogram)
 
 
 # -------------------------------------------------------------------------- the steps
@@ -230,11 +215,11 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
     else packing.load_histogram(case.histogram)
     for case in cases
   }
-  folder = workdir / "plans"
-  folder.mkdir(exist_ok=True)
   plans = {
-    case: make_plan(histogram, case.multiple, folder)
-    for case, histogram in histograms.items()
+    case: cached_plan(
+      part, case.histogram, "optimal", lengths=lengths, length_multiple=case.multiple
+    )
+    for case, lengths in histograms.items()
   }
   result: dict[str, Any] = {
     "documents": histograms[cases[-1]].source,
@@ -262,7 +247,6 @@ def main(arguments: list[str] | None = None) -> int:
     folder / "skipping",
     tables=skipping_report.tables,
     draw=skipping_report.draw,
-    as_json=options.json,
   )
 
 

@@ -117,16 +117,16 @@ def real(tmp_path_factory):
 def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)  # compiled programs are kept here
   command = ["--data", str(real), "--tasks", "cola,squad", "--quick", "--seeds", "2"]
-  command += ["--workdir", str(tmp_path / "out"), "--jobs", "2", "--json"]
+  command += ["--workdir", str(tmp_path / "out"), "--jobs", "2"]
   assert finetuning.main(command) == 0
-  (exhibit,) = json.loads(capsys.readouterr().out)
+  out = tmp_path / "out" / "quick"
+  (exhibit,) = json.loads((out / "exhibits.json").read_text())
   same = [x for x in exhibit["statements"] if "predicts the same" in x[0]]
   assert [x[1] for x in same] == ["holds", "holds"]
   assert "0 of 82 predictions differ" in same[0][2]  # 41 of two seeds
   assert "2 pairs" in exhibit["statements"][0][2]
   for text in ("| cola | matthews |", "| squad | exact match |", "| squad | score |"):
     assert text in exhibit["text"]
-  out = tmp_path / "out" / "quick"
   assert len(list(out.rglob("train.log"))) == 12  # two tasks, three arms, two seeds
   files = [path.read_text() for path in (out / "runs").iterdir()]
   assert len(files) == 12

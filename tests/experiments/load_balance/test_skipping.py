@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import packing
+from experiments.lab.part import Part
+from experiments.lab.plans import cached_plan
 from experiments.load_balance import skipping
 from experiments.load_balance.skipping import WAYS, Case, simulate
 from pipeline.tokenizer import SPECIAL_TOKENS
@@ -82,16 +84,17 @@ def test_documents_of_another_folder_are_counted_anew(tmp_path):
 
 
 def test_plans_are_kept_by_what_they_were_made_from(tmp_path):
-  made = {}
+  made, part = {}, Part(tmp_path / "part", "command")
   for lengths, multiple in (([3, 5, 6], 1), ([3, 5, 6], 4), ([2, 2, 6], 1)):
     histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8)
     for _ in range(2):
-      plan = skipping.make_plan(histogram, multiple, tmp_path)
+      options = {"lengths": histogram, "length_multiple": multiple}
+      plan = cached_plan(part, "documents", "optimal", **options)
       assert plan.histogram.sha256 == histogram.sha256
       assert plan.length_multiple == multiple
       made[histogram.sha256, multiple] = plan.num_packs
   assert list(made.values()) == [2, 3, 2]
-  assert len(list(tmp_path.glob("*.json"))) == 3
+  assert len(list((tmp_path / "plans").glob("*.json"))) == 3
 
 
 @pytest.mark.slow
@@ -100,6 +103,7 @@ def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys):
   assert skipping.main(["--quick", "--workdir", str(workdir.parent)]) == 0
   printed = capsys.readouterr().out
   assert printed.strip() == (workdir / "skipping.md").read_text().strip()
-  made = {path: path.stat().st_mtime_ns for path in (workdir / "plans").iterdir()}
+  plans = workdir.parent / "plans"
+  made = {path: path.stat().st_mtime_ns for path in plans.iterdir()}
   assert skipping.main(["--quick", "--workdir", str(workdir.parent)]) == 0
-  assert {p: p.stat().st_mtime_ns for p in (workdir / "plans").iterdir()} == made
+  assert {path: path.stat().st_mtime_ns for path in plans.iterdir()} == made
