@@ -53,13 +53,6 @@ class Part:
     values = [Value(what, number, "not run") for what, number in (printed or {}).items()]
     return self.exhibit(name, title, "not run here", why, values=values, **fields)
 
-  def on_real_data(self, make: Maker, name: str, title: str, claim: str) -> list[Exhibit]:
-    """The exhibits that `make` makes from real data; without data, one that is not run."""
-    part = dataclasses.replace(self, command=f"{self.command} --data FOLDER")
-    if part.data is not None:
-      return list(make(part))
-    return [part.not_run(name, title, "No folder with real data was given.", claim=claim)]
-
   def real_data(self) -> str:
     """The folder of real data.
 

@@ -2,8 +2,7 @@
 
 Tests the two main claims on paragraphs of Wikipedia instead of the standard library's
 docstrings. Uses all .txt files in the folder wikitext-2 and holds out a twentieth of the
-paragraphs. Unpacked rows of 384 tokens are then half padding. Without --data nothing is
-trained.
+paragraphs. Unpacked rows of 384 tokens are then half padding.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4;
@@ -32,22 +31,10 @@ FIELDS: dict[str, Any] = {
   "train.steps": 1000,  # as many real tokens as the learning curves have
   "optimizer.warmup_steps": 59,
 }
-_TITLE = (
-  "Figures 3 and 4, on WikiText-2",
-  "Packed, unpacked and unmasked training on other text",
-)
-_CLAIM = (
-  "Packed training reaches the same loss as unpacked training, and needs the mask for it."
-)
 
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
-  return part.on_real_data(train, *_TITLE, _CLAIM)
-
-
-def train(part: Part) -> list[Exhibit]:
-  """Like `exhibits`, with real data."""
   text = real_data.find(part.real_data(), "wikitext-2/valid.txt").parent
   study = make_study(part, ["packed", "no_mask"])
   overrides = {**study.overrides, **FIELDS} | (QUICK if part.quick else {})
@@ -69,10 +56,12 @@ def train(part: Part) -> list[Exhibit]:
       part,
       results,
       ARMS,
-      *_TITLE,
+      "Figures 3 and 4, on WikiText-2",
+      "Packed, unpacked and unmasked training on other text",
       finding,
       picture="other_text.png",
-      claim=_CLAIM,
+      claim="Packed training reaches the same loss as unpacked training, and needs the "
+      "mask for it.",
       statements=[
         long_enough(packed),
         equivalent(

@@ -35,6 +35,13 @@ def test_a_part_that_fails_is_reported_and_the_others_are_made(tmp_path, capsys)
   assert "## Table 4" in text
 
 
+def test_parts_that_need_real_data_are_left_out_without_it(tmp_path, capsys, monkeypatch):
+  monkeypatch.delenv("ISOPACK_DATA", raising=False)
+  assert run(tmp_path, "--only", f"strategies,{','.join(reproduce.REAL)}") == 0
+  assert capsys.readouterr().err.count("left out; it needs --data FOLDER") == 4
+  assert "**other_text was not made**" in (tmp_path / "REPORT.md").read_text()
+
+
 @pytest.mark.parametrize(
   ("option", "message"),
   [

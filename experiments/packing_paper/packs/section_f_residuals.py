@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -36,8 +37,9 @@ SQUAD_WEIGHTS = {(0, 1.0): "96.94", (8, 0.09): "97.38", (64, 0.002): "98.767"}
 
 def plan_of(part: Part, histogram: str, offset: int, weight: float) -> packing.Plan:
   """A plan by least squares at depth 3, with weights on lengths up to the offset."""
-  weights = {"residual_offset": offset, "residual_weight": weight}
-  options = {} if (offset, weight) == DEFAULT else weights
+  options: dict[str, Any] = {}
+  if (offset, weight) != DEFAULT:
+    options = {"residual_offset": offset, "residual_weight": weight}
   return cached_plan(part, histogram, "nnlshp", 3, **options)
 
 

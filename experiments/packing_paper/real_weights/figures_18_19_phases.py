@@ -2,7 +2,7 @@
 
 The encoder of figures_3_4_curves sees as many real tokens as there, but nine of ten
 sequences in short rows and then the rest in full rows. Each phase is trained packed and
-unpacked, and the second also without the mask. Without --data nothing is trained.
+unpacked, and the second also without the mask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ ABOUT = (
   f"Wikipedia, first in rows of {SHORT} tokens, then in rows of {FULL}, without dropout. "
   "All first phases start from the same encoder."
 )
-CLAIM = "In both phases packed and unpacked training reach the same loss."
 
 
 def make_study(part: Part) -> Study:
@@ -37,12 +36,6 @@ def make_study(part: Part) -> Study:
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
-  title = "Figures 18 and 19, on Wikipedia", "Both phases of a real encoder"
-  return part.on_real_data(train, *title, CLAIM)
-
-
-def train(part: Part) -> list[Exhibit]:
-  """Like `exhibits`, with real data."""
   results = make_study(part).run()
   made = [two_phases.phase(part, number, results) for number in (1, 2)]
   return [

@@ -8,7 +8,7 @@ positions.
 
 The articles at hand are longer than most, and fill most rows of 512 tokens. So each
 paragraph is a document: unpacked rows of 256 tokens are then half padding, as the paper's
-rows of 512 are. Without --data nothing is trained.
+rows of 512 are.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4, section 4.2.1.
@@ -81,13 +81,6 @@ def make_study(part: Part) -> Study:
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests; raises as `Study.run`."""
-  title = "Figures 3 and 4, on Wikipedia", "A real encoder trained further"
-  claim = "Packed training learns what unpacked training learns, and needs the mask."
-  return part.on_real_data(train, *title, claim)
-
-
-def train(part: Part) -> list[Exhibit]:
-  """Like `exhibits`, with real data."""
   results = make_study(part).run()
   made = [claims.same_batch(part, results), ablation.ablation(part, results)]
   made = [

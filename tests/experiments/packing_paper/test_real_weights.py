@@ -77,13 +77,6 @@ def data(tmp_path_factory):
   return str(folder)
 
 
-@pytest.mark.parametrize("module", [real_weights, phases, table_3])
-def test_without_data_nothing_is_trained(module, tmp_path):
-  (exhibit,) = module.exhibits(Part(tmp_path, "command"))
-  assert exhibit.agreement == "not run here"
-  assert exhibit.command == "command --data FOLDER"
-
-
 def test_weights_and_text_that_are_missing(data, tmp_path):
   with pytest.raises(InputError, match="nowhere has no minilm-l6-h384"):
     real_weights.exhibits(Part(tmp_path, "command", data="nowhere"))
