@@ -10,8 +10,6 @@ from benchmarks.table import record_table
 from benchmarks.trace import kind_table
 from model.testing import verify
 
-MLPERF = 996  # sequences a second per GPU: BERT-large, rows of 512, 8 H200 in FP8
-
 
 def report(known: dict[str, Any]) -> str:
   """All results so far.
@@ -27,7 +25,6 @@ def report(known: dict[str, Any]) -> str:
     ("Proofs", verify.table([verify.Row(**x) for x in proofs]) if proofs else ""),
     ("", verify.beside_table([verify.Beside(**x) for x in besides])),
     ("Steps", _step_table(known["steps"], known["peak"]["flops"])),
-    ("", _large_line(known["steps"])),
     *(
       (f"Where the time of a packed step goes: {case}", kind_table(kinds))
       for case, kinds in known["kinds"].items()
@@ -88,15 +85,6 @@ def _step_table(steps: Sequence[dict], peak: float) -> str:
     "TFLOP/s count all pairs of a row's tokens in attention, or only those within "
     "sequences; shares count all pairs. Of two numbers, the second is of one sequence a "
     "row."
-  )
-
-
-def _large_line(steps: Sequence[dict]) -> str:
-  if not any(step["case"] == "large:512" for step in steps):
-    return ""
-  return (
-    f"MLPerf's packed BERT-large at 512 tokens trains on {MLPERF} sequences a second on "
-    "each of 8 H200, in FP8."
   )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import packing
 from benchmarks.command import DTYPES, add, add_size, make_parser, run, some_of, write
 from benchmarks.lengths import draw_lengths
-from benchmarks.sample import CLS, FIRST_WORD, SEP
+from benchmarks.sample import random_sequences
 from benchmarks.small_bert import VOCAB_SIZE, machine_and_device
 from benchmarks.steps import first_runs, in_turns, quartiles, spread
 from benchmarks.table import record_table
@@ -32,7 +32,7 @@ from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.prediction.chunks import BatchShape, pack_examples
 from pipeline.prediction.examples import Example
-from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
+from pipeline.store import QUESTION_SCHEMA, SCHEMA, SequenceStore
 from pipeline.tasks.squad import Window
 from training.evaluation import predict as run_batches
 from training.evaluation import prediction_config
@@ -46,14 +46,12 @@ Batches = Callable[[], Iterator[PackedBatch]]
 
 def make_examples(histogram: packing.Histogram, number: int, schema) -> list[Example]:
   rng = np.random.default_rng(0)
-  drawn = draw_lengths(histogram, number, rng)
+  lengths = np.maximum(draw_lengths(histogram, number, rng), 3)
   examples = []
-  for name, length in enumerate(np.maximum(drawn, 3).tolist()):
-    ids = [CLS, *rng.integers(FIRST_WORD, VOCAB_SIZE, length - 2).tolist(), SEP]
-    first_type = length // 2 + 1
-    row: Sequence = StoredSequence(ids, first_type, 0)
+  for name, drawn in enumerate(random_sequences(lengths, rng)):
+    row: Sequence = drawn
     if schema == QUESTION_SCHEMA:
-      row = Window(ids, first_type, 0, 0, 0, str(name), "", [], [], 0, [])
+      row = Window(*drawn[:2], 0, 0, 0, str(name), "", [], [], 0, [])
     examples.append(Example(str(name), [row], ""))
   return examples
 

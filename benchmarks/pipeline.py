@@ -30,7 +30,7 @@ import packing
 from benchmarks import command
 from benchmarks.lengths import draw_lengths
 from benchmarks.machine import machine
-from benchmarks.sample import CLS, DEPTH, FIRST_WORD, MASK, SEP
+from benchmarks.sample import CLS, DEPTH, MASK, SEP, random_sequences
 from benchmarks.small_bert import VOCAB_SIZE
 from benchmarks.steps import MASK_RATE, in_turns, quartiles, spread
 from benchmarks.table import record_table
@@ -38,7 +38,7 @@ from packing.grain import PackedIterDataset, PackedMapDataset
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.batches.online import OnlineBatches, ShuffledSequences
-from pipeline.store import SequenceStore, StoredSequence, write_sequences
+from pipeline.store import SequenceStore, write_sequences
 
 SPECIAL = (0, 100, CLS, SEP, MASK)
 OURS = "isopack, masked"
@@ -46,18 +46,8 @@ BATCHES = 40  # of a round
 Batches = Iterator[dict]
 
 
-def _make_sequences(histogram: packing.Histogram, number: int) -> list[np.ndarray]:
-  rng = np.random.default_rng(0)
-  sequences = []
-  for length in np.maximum(draw_lengths(histogram, number, rng), 5).tolist():
-    ids = rng.integers(FIRST_WORD, VOCAB_SIZE, length, dtype=np.int32)
-    ids[[0, length // 2, -1]] = CLS, SEP, SEP
-    sequences.append(ids)
-  return sequences
-
-
 def _types(ids: np.ndarray) -> np.ndarray:
-  return (np.arange(ids.size) > ids.size // 2).astype(np.int32)
+  return (np.arange(ids.size) >= ids.size // 2).astype(np.int32)
 
 
 # Ways to make batches: each returns an endless iterator of dicts of arrays [B, S].
@@ -192,11 +182,13 @@ def main(arguments: list[str] | None = None):
   )
   histogram = packing.load_histogram(options.histogram)
   row, size = histogram.max_sequence_length, options.batch_size
-  sequences = _make_sequences(histogram, options.sequences)
+  rng = np.random.default_rng(0)
+  lengths = np.maximum(draw_lengths(histogram, options.sequences, rng), 5)
+  stored = list(random_sequences(lengths, rng))
+  sequences = [np.array(x.input_ids, np.int32) for x in stored]
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "sequences.arrow"
-    rows = (StoredSequence(s.tolist(), s.size // 2 + 1, 0) for s in sequences)
-    write_sequences(path, rows, batch_size=options.record_batch)
+    write_sequences(path, stored, batch_size=options.record_batch)
     store = SequenceStore(path)
     drawn = packing.Histogram.from_lengths(store.lengths, max_sequence_length=row)
     plan = packing.pack(drawn, algorithm="optimal", max_sequences_per_pack=DEPTH)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 import packing
 from benchmarks.lengths import draw_lengths
+from benchmarks.small_bert import VOCAB_SIZE
 from benchmarks.steps import MASK_RATE
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -108,7 +109,8 @@ def draw(
   new[old] = rng.permutation(old.size)
   packs = np.where(packs >= 0, new[packs], -1)
   lengths = lengths[old[np.argsort(new[old])]]
-  store = SequenceStore.from_sequences(_sequences(lengths, vocab_size, rng), SCHEMA)
+  sequences_of = random_sequences(lengths, rng, vocab_size)
+  store = SequenceStore.from_sequences(sequences_of, SCHEMA)
 
   def one_a_row(ids: np.ndarray, longest: Callable[[np.ndarray], int]) -> list:
     batches = ids.reshape(-1, batch_size, 1)
@@ -148,9 +150,10 @@ def _full_batches(
   )
 
 
-def _sequences(
-  lengths: np.ndarray, vocab_size: int, rng: np.random.Generator
-) -> Iterable[StoredSequence]:
+def random_sequences(
+  lengths: np.ndarray, rng: np.random.Generator, vocab_size: int = VOCAB_SIZE
+) -> Iterator[StoredSequence]:
+  """Sequences of these lengths, at least 2 tokens: random words between [CLS] and [SEP]."""
   for length in lengths.tolist():
     words = rng.integers(min(FIRST_WORD, vocab_size // 2), vocab_size, length - 2)
     yield StoredSequence([CLS, *words.tolist(), SEP], length // 2, int(rng.integers(2)))

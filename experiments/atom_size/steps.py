@@ -7,7 +7,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -81,13 +81,6 @@ def steps_an_epoch(
       name = f"rows of {row_length}, {layout.kind}, atoms of {size}"
       rows.append((name, predicted / (tokens // row_length), made))
   text = f"{lengths.size:,} documents with {int((lengths + 1).sum()):,} tokens"
-  return compared_steps(part, rows, text=text, recipe=recipe)
-
-
-def compared_steps(
-  part: Part, rows: Sequence[tuple[str, float, float]], *, text: str, recipe: str
-) -> Exhibit:
-  """The exhibit of `steps_an_epoch`: for each layout, the steps predicted and made."""
   shown = [[name, *(f"{x:,.3f}" for x in steps)] for name, *steps in rows]
   agree = sum(predicted == made for _, predicted, made in shown)
   return part.exhibit(

@@ -15,7 +15,7 @@ from experiments.atom_size import layouts, perplexities, runs
 from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
 from experiments.atom_size.results import mean_nats
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
-from experiments.atom_size.steps import compared_steps, predicted_rows, steps_an_epoch
+from experiments.atom_size.steps import predicted_rows, steps_an_epoch
 from experiments.atom_size.text import filtering
 from experiments.lab import part as lab
 from experiments.lab import records
@@ -241,9 +241,13 @@ def test_steps_that_differ_from_the_prediction_are_reported(found, part):
   exhibit = steps_an_epoch(part, lengths, {64: found}, tokens=512, recipe="A recipe.")
   assert [x.outcome for x in exhibit.statements] == ["fails"]
   assert exhibit.finding.startswith("0 of 10")
-  rows = [("a", 1.0006, 1.0), ("b", 2.0004, 2.0)]
-  for compared, outcome in ((rows, "fails"), (rows[1:], "holds")):
-    made = compared_steps(part, compared, text="they", recipe="x")
+  for apart, outcome in ((0.0006, "fails"), (0.0004, "holds")):
+    near = {}
+    for layout in found:
+      shape = {"layout": layout.kind, "atom_size": round(64 * layout.atom)}
+      steps = predicted_rows(lengths, **shape, row_length=64) / 8
+      near[layout] = [{"steps_per_epoch": steps + apart}]
+    made = steps_an_epoch(part, lengths, {64: near}, tokens=512, recipe="x")
     assert [x.outcome for x in made.statements] == [outcome]
 
 
