@@ -220,7 +220,7 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monke
 
 def test_the_command_of_some_tasks_is_named(tmp_path, monkeypatch):
   parts = []
-  monkeypatch.setattr(command, "run_part", lambda make, part, as_json: parts.append(part))
+  monkeypatch.setattr(command, "run_part", lambda make, part: parts.append(part))
   for chosen in ("", " --tasks cola,stsb --quick"):
     finetuning.main([*chosen.split(), "--data=x", f"--workdir={tmp_path}"])
     line = "python -m experiments.finetuning --data FOLDER"
