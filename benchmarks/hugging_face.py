@@ -19,8 +19,7 @@ import copy
 import functools
 import importlib.util
 import pathlib
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from transformers import AttentionInterface, BertForPreTraining, PreTrainedModel
 from transformers.utils import logging
 
 from benchmarks.small_bert import ADAMW
+from benchmarks.steps import in_turns
 from model import BertConfig, EncoderConfig
 from model.hf.config import bert_json
 
@@ -148,7 +148,7 @@ class Computation:
 
 def seconds_of_steps(
   config: EncoderConfig, batches: Sequence[Mapping[str, np.ndarray]], *, device: str
-) -> tuple[dict[str, list[float]], dict[str, str]]:
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """Times steps of each computation except `whole`, in turns, on each batch but the first.
 
   Args:
@@ -157,38 +157,32 @@ def seconds_of_steps(
     device: "cpu" or "cuda".
 
   Returns:
-    Seconds by computation; and why others did not run.
+    float[batches - 1] by computation, seconds; and why others did not run.
 
   Raises:
     OutOfMemoryError: PyTorch's; the GPU's memory does not suffice.
   """
   trained = HuggingFace(config, device=device, dtype=np.dtype(config.dtype).name)
-  computations: dict[str, Computation] = {}
-  seconds: dict[str, list[float]] = {}
+  runs: dict[str, Callable[[int], float]] = {}
   failed: dict[str, str] = {}
 
-  def step(what: str, batch: Mapping[str, np.ndarray]) -> float:
-    prepared = computations[what].prepare(dict(batch))
-    start = time.perf_counter()
-    computations[what].step(prepared)  # reading the loss waits for the device
-    return time.perf_counter() - start
+  def step(computation: Computation, prepared: list[Tensors], number: int) -> float:
+    return computation.step(prepared[number])  # reading the loss waits for the device
 
   for what in ("masked", "unpadded", "compiled", "flattened"):
     try:
       if what == "flattened" and not importlib.util.find_spec("flash_attn"):
         raise ImportError("flash_attn is not installed")
-      computations[what] = Computation(trained, what)
-      step(what, batches[0])
+      computation = Computation(trained, what)
+      prepared = [computation.prepare(dict(batch)) for batch in batches]
+      step(computation, prepared, 0)
     except torch.OutOfMemoryError:
       raise
     except Exception as error:  # of compilers and kernels, of many kinds
       failed[what] = str(error).strip().partition("\n")[0] or type(error).__name__
     else:
-      seconds[what] = []
-  for batch in batches[1:]:
-    for what, each in seconds.items():
-      each.append(step(what, batch))
-  return seconds, failed
+      runs[what] = functools.partial(step, computation, prepared)
+  return in_turns(runs, rounds=len(batches) - 1, name="PyTorch"), failed
 
 
 # ---- batches, from PackedBatches with one sequence a row ------------------------------
