@@ -126,23 +126,6 @@ def test_a_resumed_run_continues_the_same_record(tmp_path, name, held):
   assert len(again) == len(numbers) + len({x for x in written(folder) if x[0] > 7})
 
 
-@pytest.mark.extra(*TRACKERS["mlflow"])
-def test_a_server_that_does_not_answer_is_told(tmp_path, monkeypatch):
-  monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:9")
-  with pytest.raises(ConfigError, match=r"mlflow cannot be opened: .*host"):
-    record(tmp_path, "...", trackers="mlflow")
-  assert not (tmp_path / "trackers.json").exists()
-
-
-@pytest.mark.extra(*TRACKERS["mlflow"])
-def test_a_driver_that_is_not_installed_is_told(tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, "psycopg2", None)
-  monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:secret@localhost/runs")
-  with pytest.raises(ConfigError, match=r"mlflow cannot be opened: .*psycopg2") as found:
-    record(tmp_path, "...", trackers="mlflow")
-  assert "secret" not in str(found.value)
-
-
 class Fake:
   """A tracker that raises `error` in the method of the name `at`."""
 
@@ -174,8 +157,6 @@ WARNING = "WARNING: the run continues without mlflow: {}"
 @pytest.mark.parametrize(
   ("error", "told"),
   [
-    (ConnectionResetError("gone"), "gone"),
-    (OSError(28, "No space left"), "[Errno 28] No space left"),
     (RuntimeError("at db://me:a/b@c@host/x:\n  down."), "at db://host/x: down."),
     (TimeoutError(), "TimeoutError()"),
     (ValueError("x" * 1000), "x" * 300),
@@ -208,10 +189,9 @@ def test_a_tracker_that_cannot_be_closed_hides_no_other_error(
   assert fake.calls[-1] == "finished"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_who_stops_the_run_stops_it_in_a_tracker_too(tmp_path, monkeypatch, error):
-  fake = Fake(monkeypatch, error, "log")
-  with pytest.raises(error):
+def test_who_stops_the_run_stops_it_in_a_tracker_too(tmp_path, monkeypatch):
+  fake = Fake(monkeypatch, KeyboardInterrupt, "log")
+  with pytest.raises(KeyboardInterrupt):
     record(tmp_path, "...", trackers="mlflow")
   assert fake.calls == ["open", "log", "failed"]
 
@@ -220,17 +200,8 @@ def test_what_does_not_open_is_told_in_one_line_without_its_password(tmp_path, m
   Fake(monkeypatch, RuntimeError("no\nhttps://me:p@ss@host/ here"), "open")
   with pytest.raises(ConfigError) as found:
     record(tmp_path, "...", trackers="mlflow")
+  assert not (tmp_path / "trackers.json").exists()
   assert str(found.value) == "mlflow cannot be opened: no https://host/ here"
-
-
-@pytest.mark.extra(*TRACKERS["mlflow"])
-def test_a_database_that_is_damaged_under_a_run_does_not_end_it(tmp_path, capsys):
-  config = get_config(train={"trackers": "mlflow"})
-  with trackers.opened(tmp_path, config) as tracked:
-    for _ in range(3):
-      trackers.for_each(tracked, lambda log, _: log({"loss": 2.0}, step=1))
-      (tmp_path / "mlflow.db").write_bytes(b"no database" * 999)
-  assert capsys.readouterr().err.count("continues without mlflow") == 1
 
 
 @pytest.mark.extra(*TRACKERS["wandb"])
@@ -253,15 +224,6 @@ def test_trackers_may_change_when_a_run_resumes(tmp_path):
   assert not workdir.check(tmp_path / "run", other)
 
 
-@pytest.mark.extra(*TRACKERS["wandb"])
-def test_who_is_not_logged_in_is_told_what_to_do(tmp_path, monkeypatch):
-  monkeypatch.setenv("WANDB_MODE", "online")
-  monkeypatch.setenv("HOME", str(tmp_path))
-  monkeypatch.delenv("WANDB_API_KEY", raising=False)
-  with pytest.raises(ConfigError, match="wandb cannot be opened"):
-    record(tmp_path, "...", trackers="wandb")
-
-
 def test_names_are_separated_by_commas_and_must_be_known(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
   for text, names in {"": [], "mlflow": ["mlflow"], "wandb, mlflow": [*TRACKERS]}.items():
@@ -273,12 +235,8 @@ def test_names_are_separated_by_commas_and_must_be_known(monkeypatch):
       check(get_config(train={"trackers": text}))
 
 
-@pytest.mark.parametrize(
-  ("missing", "name"), [(x, name) for name, all_ in TRACKERS.items() for x in all_]
-)
-def test_a_tracker_that_is_not_installed_is_refused_with_what_to_do(
-  monkeypatch, missing, name
-):
+def test_a_tracker_that_is_not_installed_is_refused_with_what_to_do(monkeypatch):
+  name, (*_, missing) = "mlflow", TRACKERS["mlflow"]
   monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == missing else x)
   with pytest.raises(ConfigError, match=rf"{name} is not installed.* '\.\[{name}\]'"):
     check(get_config(train={"trackers": "wandb,mlflow"}))
