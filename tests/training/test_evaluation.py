@@ -335,11 +335,8 @@ def test_the_picture_of_packs_has_as_much_padding_as_the_packs(tmp_path):
 def test_the_learning_curve_differs_with_the_lines(tmp_path):
   """One of scores below 0 too."""
   pictures = []
-  for slope, name, first in (
-    (0.3, "mlm_accuracy", 0),
-    (0.1, "mlm_accuracy", 0),
-    (0.3, "score", -0.5),
-  ):
+  for slope, name in ((0.3, "mlm_accuracy"), (0.1, "mlm_accuracy"), (0.3, "score")):
+    first = 0.0 if name == "mlm_accuracy" else -0.5
     lines = [
       {"step": t, "loss": 5 - slope * t, name: first + slope * t / 10} for t in range(9)
     ]

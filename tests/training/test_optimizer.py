@@ -91,20 +91,15 @@ def assert_same(found, expected):
     {},
     {"b1": 0.8, "b2": 0.99},
     {"eps": 0.3},
-    {"weight_decay": 0.0},
     {"weight_decay": 0.7},
     {"clip_norm": 0.0},
-    {"clip_norm": 3.0},
     {"bias_correction": False},
   ],
   ids=str,
 )
-@pytest.mark.parametrize(
-  "packing_factor", [pytest.param(1.0, marks=pytest.mark.slow), 2.08]
-)
-def test_lamb_equals_numpy_over_10_steps(changed, packing_factor):
+def test_lamb_equals_numpy_over_10_steps(changed):
   options = DEFAULTS | changed
-  options["b1"], options["b2"] = packed_betas(options["b1"], options["b2"], packing_factor)
+  options["b1"], options["b2"] = packed_betas(options["b1"], options["b2"], 2.08)
   found, expected = run(lambda schedule: lamb(schedule, **options), options)
   assert_same(found, expected)
   if changed:  # and the option does something
@@ -140,7 +135,7 @@ def test_each_layer_has_a_trust_ratio_of_its_own():
 ADAMW = {"eps": 1e-6, "weight_decay": 0.1, "clip_norm": 0.0}
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 7])
+@pytest.mark.parametrize("p", [2, 7])
 @pytest.mark.parametrize(
   ("make", "momenta"),
   [
@@ -211,13 +206,16 @@ def test_decay_and_trust_ratio_are_for_every_kernel_and_embedding_of_bert_alone(
 def test_a_trapezoidal_schedule_stays_at_the_peak_until_its_last_part(decay, share):
   options = {"decay": decay, "decay_share": share}
   rate = warmup_and_decay(peak=3.0, warmup_steps=5, total_steps=20, **options)
-  rates = np.array([float(rate(t)) for t in range(20)])
+  rates = np.array([float(rate(t)) for t in range(21)])
   np.testing.assert_allclose(rates[:5], 3.0 * np.arange(1, 6) / 5, rtol=1e-6)
   falling = round(16 * share)
   left = np.arange(falling) / max(falling, 1)
   lost = np.sqrt(left) if decay == "sqrt" else left
   expected = [*[3.0] * (16 - falling), *3.0 * (1 - lost)]
-  np.testing.assert_allclose(rates[4:], expected, rtol=1e-5)
+  np.testing.assert_allclose(rates[4:20], expected, rtol=1e-5)
+  assert (rates[20] == 0) == (share > 0)
+  at_once = warmup_and_decay(peak=3.0, warmup_steps=0, total_steps=20, **options)
+  assert float(at_once(0)) == 3.0
 
 
 def test_updates_are_clipped_tensor_by_tensor():
@@ -240,15 +238,6 @@ def test_updates_are_clipped_tensor_by_tensor():
     free, clipped = moves[0.0][name], moves[0.3][name]
     assert rms(free) > 0.5
     np.testing.assert_allclose(clipped, 0.3 * free / rms(free), rtol=1e-5)
-
-
-def test_the_schedule_rises_to_the_peak_and_falls_to_zero():
-  rate = warmup_and_decay(peak=3.0, warmup_steps=5, total_steps=20)
-  rates = np.array([float(rate(t)) for t in range(21)])
-  np.testing.assert_allclose(rates[:5], 3.0 * np.arange(1, 6) / 5, rtol=1e-6)
-  np.testing.assert_allclose(np.diff(rates[4:]), -3.0 / 16, rtol=1e-5)
-  assert rates[20] == 0
-  assert float(warmup_and_decay(peak=3.0, warmup_steps=0, total_steps=20)(0)) == 3.0
 
 
 def make_tree(seed=0):

@@ -209,11 +209,11 @@ def test_skipping_changes_nothing_while_all_is_well():
   assert_same(run(skipping, batches), run(make_program(), batches))
 
 
-@pytest.mark.parametrize(("num_devices", "fsdp"), [(4, 1), (4, 2)])
-def test_a_run_can_start_from_given_parameters_on_many_devices(num_devices, fsdp):
+@pytest.mark.parametrize("fsdp", [1, 2])
+def test_a_run_can_start_from_given_parameters_on_many_devices(fsdp):
   given = jax.device_get(make_program(1, **SPLIT).init()["params"])
   given = jax.tree.map(lambda x: jax.device_put(x + 1, jax.devices()[0]), given)
-  state = make_program(num_devices, fsdp=fsdp, **SPLIT).init(given)
+  state = make_program(4, fsdp=fsdp, **SPLIT).init(given)
   jax.tree.map(np.testing.assert_array_equal, state["params"], jax.device_get(given))
 
 
@@ -289,8 +289,3 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   assert relative_difference(again, params) == 0
   _, losses = run(frozen(), batches)
   assert losses[0] != losses[1]
-
-
-def test_rows_that_devices_do_not_divide_are_an_error():
-  with pytest.raises(ValueError, match="evenly divide"):
-    put_batch(make_batch(5), make_mesh(4))

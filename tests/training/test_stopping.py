@@ -149,12 +149,6 @@ def test_a_signal_is_not_lost(program, body):
   assert end(process)[:2] == (130, "")
 
 
-def test_while_it_imports_a_program_ends_with_one_line(program):
-  process = program("print('begins', flush=True)\ntime.sleep(60)")
-  process.send_signal(signal.SIGINT)
-  assert end(process) == (130, "", "-c: Stopped.\n")
-
-
 def test_train_speaks_before_it_imports():
   command = [sys.executable, "train.py", "--config=configs/quickstart.py", "--workdir=x"]
   process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)

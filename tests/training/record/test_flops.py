@@ -57,19 +57,6 @@ def test_every_matrix_product_of_a_step_is_counted(fields):
   assert counted == dot_flops(step.jaxpr)
 
 
-@pytest.mark.parametrize("head", ["pretraining", "causal"])
-def test_the_count_is_that_of_xla(head):
-  """XLA counts what is done entry by entry too, less than 4 % at this width."""
-  wide = {"hidden_size": 512, "num_heads": 8, "intermediate_size": 2048, "num_layers": 1}
-  program = program_of(head, **wide)
-  params = program.abstract_state()["params"]
-  forward = jax.jit(program.apply).lower(params, abstract_batch()).compile()
-  ours = flops.training_flops(program.config, **SHAPES, head=head) / 3
-  costs = forward.cost_analysis()
-  assert costs is not None
-  assert 1 < costs["flops"] / ours < 1.04
-
-
 def device(kind, process_index=0):
   return types.SimpleNamespace(device_kind=kind, process_index=process_index)
 
@@ -77,9 +64,7 @@ def device(kind, process_index=0):
 @pytest.mark.parametrize(
   ("kind", "dtype", "teraflops"),
   [
-    ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),
     ("NVIDIA H100 80GB HBM3", "float32", 494.7),
-    ("NVIDIA A100-SXM4-80GB", "float32", 156),
     ("TPU v5 lite", "bfloat16", 197),
   ],
 )

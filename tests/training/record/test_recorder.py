@@ -86,23 +86,19 @@ def test_a_resumed_run_writes_the_lines_of_one_that_is_not_stopped(tmp_path, sto
   assert (evaluation["step"], evaluation["sequences_trained"]) == (6, 18)
 
 
-@pytest.mark.parametrize("steps", ["...x.", "...x"])
+@pytest.mark.parametrize(
+  ("steps", "bad", "ids"),
+  [("...x.", 4, [6, 3, 11]), ("...x", 4, [6, 3, 11]), ("x.", 1, [3, 0, 8])],
+)
 def test_a_step_that_is_not_finite_stops_the_loop_and_its_sequences_are_told(
-  tmp_path, steps
+  tmp_path, steps, bad, ids
 ):
   """At the next step, and the last one before it is saved."""
-  with pytest.raises(
-    Stopped, match=r"Step 4 is not finite: mlm_loss nan, .*skip_bad_steps"
-  ):
+  told = rf"Step {bad} is not finite: mlm_loss nan, .*skip_bad_steps"
+  with pytest.raises(Stopped, match=told):
     record(tmp_path, steps)
-  told = json.loads((tmp_path / "bad_step.json").read_text())
-  assert (told["step"], told["sequence_ids"]) == (4, [6, 3, 11])
-
-
-def test_the_first_sequence_has_a_number_too(tmp_path):
-  with pytest.raises(Stopped, match="Step 1 is not finite"):
-    record(tmp_path, "x.")
-  assert json.loads((tmp_path / "bad_step.json").read_text())["sequence_ids"] == [3, 0, 8]
+  found = json.loads((tmp_path / "bad_step.json").read_text())
+  assert (found["step"], found["sequence_ids"]) == (bad, ids)
 
 
 def test_the_device_may_still_work_at_the_newest_step(tmp_path):

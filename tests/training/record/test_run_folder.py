@@ -4,7 +4,6 @@ import json
 import os
 
 import ml_collections
-import numpy as np
 import pytest
 
 import train
@@ -13,7 +12,6 @@ from model import weights
 from tests import packs
 from training.errors import ConfigError
 from training.record import files, metrics, saved_config, workdir
-from training.record.parameters import parameters_digest
 
 NUMBERS = {"loss": 1.0, "seconds": 1.0}
 CONFIG = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 5}})
@@ -96,12 +94,11 @@ def damage(path, how):
   if how == "removed":
     path.unlink()
     return
-  flipped = lines[1].replace(b"loss", b"lo\xf3s")
-  lines[1] = {"zeros": bytes(len(lines[1]) - 1) + b"\n", "flipped": flipped}[how]
+  lines[1] = lines[1].replace(b"loss", b"lo\xf3s")
   path.write_bytes(b"".join(lines))
 
 
-@pytest.mark.parametrize(("how", "lost"), [("zeros", 1), ("flipped", 1), ("removed", 2)])
+@pytest.mark.parametrize(("how", "lost"), [("flipped", 1), ("removed", 2)])
 def test_a_warning_counts_the_lines_that_are_lost(log_of_a_run, capsys, how, lost):
   folder, state = log_of_a_run
   for name in ("metrics.jsonl", "eval.jsonl"):
@@ -120,7 +117,7 @@ def test_a_run_that_starts_again_has_no_lines(log_of_a_run, capsys):
   """It was killed before its first checkpoint, and a line is damaged since."""
   folder, _ = log_of_a_run
   for name in ("metrics.jsonl", "eval.jsonl"):
-    damage(folder / name, "zeros")
+    damage(folder / name, "flipped")
   with metrics.MetricsLog(folder, first_step=0) as log:
     assert {x["lines"] for x in log.get_state().values()} == {0}
   assert steps_of(folder / "metrics.jsonl") == []
@@ -134,12 +131,12 @@ def test_readers_name_the_damaged_line(log_of_a_run):
   path.write_text(path.read_text().replace("mlm_accuracy", "mlm_accurady", 1))
   with pytest.raises(ConfigError, match=r"eval\.jsonl is damaged in line 1: .*mlm_"):
     workdir.choose_step(folder, "best")
-  damage(path, "zeros")
+  damage(path, "flipped")
   with pytest.raises(ConfigError, match=f"{path} is damaged in line 2"):
     files.read_json_lines(path)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"train.arrow": "a', b"[]", b"\xff{}"])
+@pytest.mark.parametrize("content", [b'{"train.arrow": "a', b"[]"])
 def test_a_damaged_file_of_a_run_is_named(tmp_path, content):
   for name in ("dataset.json", "config.json", "summary.json"):
     (tmp_path / name).write_bytes(content)
@@ -157,35 +154,11 @@ def test_a_summary_that_lacks_figures_is_named(tmp_path):
     train.finished(tmp_path)
 
 
-def test_the_digest_tells_names_shapes_types_and_bytes_apart():
-  trees: list[dict] = [
-    {"a": np.zeros((2, 3), np.float32)},
-    {"b": np.zeros((2, 3), np.float32)},
-    {"a": np.zeros((3, 2), np.float32)},
-    {"a": np.zeros((2, 3), np.int32)},
-    {"a": np.full((2, 3), -0.0, np.float32)},
-  ]
-  assert len(set(map(parameters_digest, trees))) == len(trees)
-  assert parameters_digest(trees[0]) == parameters_digest({"a": trees[0]["a"].copy()})
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-  path = tmp_path / "a.json"
-  files.write_json(path, {"x": 1})
+def test_what_json_cannot_hold_leaves_no_file(tmp_path):
   for value in (object(), float("nan")):
     with pytest.raises((TypeError, ValueError)):
-      files.write_json(path, {"x": value})
-  assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
-  (tmp_path / "plain").write_text("")
-  assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-  def full(_):
-    raise OSError("No space left")
-
-  monkeypatch.setattr(os, "fsync", full)
-  with pytest.raises(OSError, match="No space left"):
-    files.write_json(path, {"x": 2})
-  assert json.loads(path.read_text()) == {"x": 1}
+      files.write_json(tmp_path / "a.json", {"x": value})
+  assert not list(tmp_path.iterdir())
 
 
 def test_the_config_of_a_run_is_a_config_file(tmp_path):
@@ -262,16 +235,15 @@ def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path, head, metri
     workdir.choose_step(tmp_path, "last")
 
 
-@pytest.mark.parametrize("allow_changes", [False, True])
 @pytest.mark.parametrize(
   ("name", "content"),
   [("model.json", {}), ("config.json", {"architectures": ["BertModel"]})],
 )
-def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content, allow_changes):
+def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content):
   """Its files would be overwritten, such as the config.json of Hugging Face."""
   (tmp_path / name).write_text(json.dumps(content))
   with pytest.raises(ConfigError, match=r"holds a model, not a run\. .*model\.init_from="):
-    workdir.check(tmp_path, CONFIG, allow_changes=allow_changes)
+    workdir.check(tmp_path, CONFIG, allow_changes=True)
   assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
