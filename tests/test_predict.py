@@ -28,7 +28,7 @@ from packing.testing import layout
 from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import BatchShape
 from pipeline.prediction.embeddings import POOLINGS
-from pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer, train_bpe
+from pipeline.tokenizer import Tokenizer
 from tests import packs, programs, shared_data
 from training import evaluation
 from training.mesh import make_mesh
@@ -254,39 +254,6 @@ def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, 
   assert predict.embed(folders / "classification", []).shape == (0, vectors.shape[1])
 
 
-@pytest.mark.extra("torch", "transformers")
-def test_rows_of_a_modern_bert_are_as_long_as_its_texts_need(answer, tmp_path, monkeypatch):
-  """A directory of transformers with 8,192 positions, as it publishes them."""
-  from tests.model import reference
-
-  fields = reference.MODERN_SIZES["wide"] | {"max_position_embeddings": 8192}
-  theirs = reference.make("ModernBertForMaskedLM", **fields | {"vocab_size": 261})
-  theirs.save_pretrained(tmp_path)
-  definition = train_bpe([], vocab_size=261, special_tokens=SPECIAL_TOKENS)
-  (tmp_path / "tokenizer.json").write_text(definition)
-  row_lengths: set[int] = set()
-  embed = evaluation.embed
-
-  def watched(program, params, batches, **options):
-    batches = list(batches)
-    row_lengths.update(batch["input_ids"].shape[1] for batch in batches)
-    return embed(program, params, batches, **options)
-
-  monkeypatch.setattr(evaluation, "embed", watched)
-  tokenizer = Tokenizer(tmp_path / "tokenizer.json")
-  short = ["a", "b " * 41, "", "ab " * 97]
-  for texts, longest in ((short, 320), ([*short, "b" * 1100], 1152)):
-    status, found, errors = answer(tmp_path, "--embed", typed="\n".join(texts))
-    assert status == 0, errors
-    assert max(row_lengths) == longest
-    row_lengths.clear()
-    for one, text in zip(found, texts, strict=True):
-      cls, sep = map(tokenizer.id_of, ("[CLS]", "[SEP]"))
-      ids = [cls, *tokenizer.encode([text])[0], sep]
-      alone = theirs.model(reference.torch.tensor([ids])).last_hidden_state[0].mean(0)
-      np.testing.assert_allclose(one["embedding"], reference.fetch(alone), atol=1e-4)
-
-
 @pytest.mark.slow
 @pytest.mark.extra
 def test_embeddings_of_real_weights_rank_real_pairs_as_in_pytorch():
@@ -326,10 +293,8 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
     ("classification", "--task squad", "expected one of classification, "),
     ("classification", "--task regression", "gives 3 numbers a sequence"),
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
-    ("regression", "--task classification", "gives 1 number a sequence"),
     ("classification", "--max-sequence-length 24", "at most 23, the number of positi"),
     ("classification", "--batch-size 0", "batch_size is 0; expected at least 1"),
-    ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
     ("classification", "--out /no/such/x", "Cannot write /no/such/x"),
     ("classification", "--attention-impl cudnn", "attention_impl=cudnn needs"),

@@ -52,7 +52,14 @@ def test_every_config_is_valid_and_can_be_made(name, tmp_path):
   assert made.vocab_size == 97
   same = made.intermediate_size == GIVEN.intermediate_size
   assert same == (config.model.size == "given")
+  assert_all_factors_can_be(config)
   make_optimizer(config, resolve(config, packing_factor=1.5, num_sequences=9973)[1])
+
+
+def assert_all_factors_can_be(config):
+  """Its micro-batch is small enough to reduce the rows."""
+  for p in (1.0, 1.2, 1.5, 1.7, 2.0, 2.5, 3.0):
+    resolve(config, packing_factor=p, num_sequences=10**9)
 
 
 def test_fields_that_a_file_misspells_or_leaves_out_are_refused():
@@ -94,6 +101,7 @@ def test_a_config_for_long_rows_has_one_of_two_lengths(name, lengths):
   for length in lengths:
     config = module.get_config(length)
     check(config)
+    assert_all_factors_can_be(config)
     assert config.data.max_sequence_length == int(length)
     assert config.data.directory.endswith(length)
     if "phase2" in name:

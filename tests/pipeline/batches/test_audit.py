@@ -234,13 +234,9 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
   ("options", "message"),
   [
     (["--epoch=-1"], "--epoch is -1; expected at least 0"),
-    (
-      ["--hosts=0", "--config.packing.balance=devices"],
-      "--hosts is 0; expected at least 1",
-    ),
+    (["--hosts=0"], "--hosts is 0; expected at least 1"),
     (["--config.packing.algoritm=none"], "Did you mean"),
     (["--config.data.max_sequence_length=50"], "max_sequence_length=61; the config has 50"),
-    (["--config.seed=-1"], "seed is -1; expected at least 0"),
     (["--config", "missing.py"], "missing.py cannot be used as --config"),
   ],
 )

@@ -5,11 +5,8 @@ import pytest
 
 import pipeline
 from packing import InputError
-from pipeline.preparation.prepare import prepare
-from pipeline.settings import DatasetSettings
 from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
-from tests import shared_data
 from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY
 from tests.pipeline.tasks.test_squad_reference import by_bert_rule
 
@@ -74,18 +71,6 @@ def test_an_answer_may_end_with_its_window(ask, answer, places):
   _, found = ask(question(answer, context="a b c d e f g h i j"), length=11)
   assert [w["text"] for w in found] == ["a b c d e", "f g h i j"]
   assert [(w["start_position"], w["end_position"]) for w in found] == places
-
-
-@pytest.mark.extra
-def test_windows_of_real_questions_agree_with_an_independent_count(tmp_path):
-  """The figures of the data folder's README, for windows that start 128 tokens later."""
-  source = shared_data.needed("squad/xquad.en.json")
-  vocabulary = shared_data.needed("bert-base-uncased-vocab.txt")
-  settings = DatasetSettings(str(source), 384, task="squad", vocab_file=str(vocabulary))
-  store = prepare(tmp_path / "out", settings).train
-  assert len(store) == 1232
-  assert store.lengths.sum() == 225_824
-  assert (store.lengths == 384).sum() == 42
 
 
 def test_a_much_longer_window_outweighs_one_more_token_of_context():
