@@ -17,15 +17,11 @@ RECIPE = pathlib.Path(__file__).parents[1] / "docs/recipes/hugging_face_model.py
 SEQUENCES = [{"input_ids": ids} for ids in ([5, 9, 2], [7, 3], [8, 1, 4, 6])]
 
 
-@pytest.fixture(scope="module")
-def bert():
+@pytest.mark.extra("torch", "transformers")
+def test_a_hugging_face_model_is_isolated_by_a_mask_of_four_axes():
   from tests.model import reference
 
-  return reference.make("BertModel", **reference.SIZES["odd"])
-
-
-@pytest.mark.extra("torch", "transformers")
-def test_a_hugging_face_model_is_isolated_by_a_mask_of_four_axes(bert):
+  bert = reference.make("BertModel", **reference.SIZES["odd"])
   layers = runpy.run_path(str(RECIPE))["layers"]
   batch = lay_out([SEQUENCES[:2], SEQUENCES[2:]], row_length=8)
   assert_no_cross_contamination(layers(bert), batch)

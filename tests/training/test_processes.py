@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import socket
-import subprocess
 import sys
 import types
 
@@ -15,24 +13,10 @@ import pytest
 import packing
 from pipeline.batches.loader import PackedLoader
 from pipeline.store import SequenceStore
+from tests import programs
 from tests.test_packed_equals_unpacked import MASKING, make_store
 from training.evaluation import evaluate_pretraining, predict
 from training.mesh import make_mesh, put_batch, replicated
-
-ROOT = pathlib.Path(__file__).parents[2]
-
-PROCESS = """
-import json, sys
-import jax
-
-_, host, port, store, out = sys.argv
-jax.config.update("jax_num_cpu_devices", 2)
-jax.distributed.initialize(f"localhost:{port}", 2, int(host))
-from tests.training import test_processes
-
-with open(out, "w") as file:
-  json.dump(test_processes.numbers(store, jax.process_index(), jax.process_count()), file)
-"""
 
 
 def numbers(path, process_index=0, process_count=1) -> dict:
@@ -89,29 +73,16 @@ def numbers(path, process_index=0, process_count=1) -> dict:
 
 
 def test_processes_with_a_block_each_have_the_numbers_of_one(tmp_path, request):
-  store, script = tmp_path / "s.arrow", tmp_path / "process.py"
+  store = tmp_path / "s.arrow"
   make_store(store, np.random.default_rng(0).integers(3, 14, 61))
-  script.write_text(PROCESS)
-  with socket.socket() as server:
-    server.bind(("localhost", 0))
-    port = server.getsockname()[1]
-  processes = [
-    subprocess.Popen(
-      [sys.executable, *map(str, (script, host, port, store, tmp_path / f"{host}.json"))],
-      env={"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    for host in range(2)
-  ]
-  for process in processes:  # if one fails, none is left to wait for it
-    request.addfinalizer(process.kill)
+  command = [sys.executable, "-m", "tests.training.test_processes", store, tmp_path]
+  processes = programs.begin_two(command, programs.ROOT, request)
   alone = numbers(store)
   assert alone["shapes"]["input_ids"] == [8, 13]
   assert alone["evaluation"]["sequences"] == 61
   assert np.shape(alone["predictions"]) == (61, 3)
   for host, process in enumerate(processes):
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate()
     assert process.returncode == 0, errors[-3000:]
     found = json.loads((tmp_path / f"{host}.json").read_text())
     assert found["shapes"] == alone["shapes"]
@@ -121,3 +92,10 @@ def test_processes_with_a_block_each_have_the_numbers_of_one(tmp_path, request):
     ours, theirs = found["evaluation"], alone["evaluation"]
     assert ours.keys() == theirs.keys()
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), ours, theirs)
+
+
+if __name__ == "__main__":  # one of the processes
+  _, store, folder, _, coordinator, process = (x.rpartition("=")[2] for x in sys.argv)
+  jax.distributed.initialize(coordinator, 2, int(process))
+  found = numbers(store, jax.process_index(), jax.process_count())
+  pathlib.Path(folder, f"{process}.json").write_text(json.dumps(found))

@@ -36,19 +36,14 @@ def batches_of(loader, first, end):
   return [loader[step] for step in range(first, end)]
 
 
-def times_seen(batches, number):
-  """How often each sequence occurs."""
-  ids = np.concatenate([batch["sequence_ids"].ravel() for batch in batches])
-  return np.bincount(ids[ids >= 0], minlength=number)
-
-
 def test_after_any_step_no_sequence_is_an_epoch_ahead_of_another(store):
   loader = make_loader(store, balance="devices", devices=8)
   assert loader.plan.num_packs % loader.batch_size  # steps reach across ends of epochs
   steps = int(3 * loader.batches_per_epoch)
   came = np.zeros(len(store), int)
   for step in range(steps):
-    came += times_seen([loader[step]], len(store))
+    ids = loader[step]["sequence_ids"]
+    came += np.bincount(ids[ids >= 0], minlength=len(store))
     epochs = (step + 1) * loader.batch_size // loader.num_rows
     assert came.min() == epochs
     assert came.max() <= epochs + 1

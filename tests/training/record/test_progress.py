@@ -1,6 +1,7 @@
 """A bar for people, lines for logs."""
 
 import io
+import os
 import types
 
 import pytest
@@ -28,6 +29,7 @@ def now(monkeypatch):
 def show(monkeypatch, now, *, terminal=False) -> str:
   stderr = io.StringIO()
   monkeypatch.setattr(stderr, "isatty", lambda: terminal)
+  monkeypatch.setattr(stderr, "fileno", lambda: 2)
   monkeypatch.setattr(progress.sys, "stderr", stderr)
   with progress.Progress("training", total=300, done=100) as shown:
     for step in range(101, 112):
@@ -66,8 +68,7 @@ def test_what_is_gone_through_is_counted(monkeypatch, now, capsys):
 def test_a_bar_says_that_it_compiles_and_then_shows_whole_figures_that_fit(
   monkeypatch, now, columns, fits, lost
 ):
-  monkeypatch.setenv("COLUMNS", str(columns))
-  monkeypatch.setenv("LINES", "24")
+  monkeypatch.setattr(os, "get_terminal_size", lambda _: (columns, 24))
   first, *_, last = show(monkeypatch, now, terminal=True).strip().split("\r")
   assert "compiling" in first
   assert "compiling" not in last
