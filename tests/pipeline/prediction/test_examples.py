@@ -153,7 +153,7 @@ def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, t
   path = rows_file(tmp_path / "a.json", [{"data": [{"paragraphs": paragraphs}]}])
   found = read(path, "squad", tokenizer)
   assert [(e.id, len(e.sequences)) for e in found] == [("x", 1), ("y", 1), ("empty", 0)]
-  with pytest.raises(InputError, match=r"is read as SQuAD's JSON, for --task squad"):
+  with pytest.raises(InputError, match=r"is read as SQuAD's JSON, for the task squad"):
     read(path, "glue/qnli", tokenizer)
   qas[1]["id"] = "x"
   rows_file(path, [{"data": [{"paragraphs": paragraphs}]}])
