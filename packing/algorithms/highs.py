@@ -71,39 +71,3 @@ def run(
   effort.spend(work * lp.getInfo().simplex_iteration_count)
   status = lp.getModelStatus()
   return None if status == highspy.HighsModelStatus.kIterationLimit else status
-
-
-def solve_integers(
-  lp: highspy.Highs, columns: range, effort: Effort, *, rows: int, work_limit: int
-) -> np.ndarray | None:
-  """Solves a programme again, now with integers in some columns.
-
-  The solver asks at fixed points of its search whether to continue. Each time counts as a
-  fixed amount of work.
-
-  Args:
-    lp: the programme.
-    columns: the columns with integers, which are adjacent.
-    effort: counts the work, and ends the search when it is over.
-    rows: the number of rows of the programme, from which work is counted.
-    work_limit: the most work to spend.
-
-  Returns:
-    int64[n]; the values of these columns in the best solution, or None if there is none.
-  """
-  n = len(columns)
-  kinds = np.full(n, highspy.HighsVarType.kInteger.value, np.uint8)
-  check(lp.changeColsIntegrality(n, np.array(columns, np.int32), kinds))
-  set_options(lp, presolve="on", solver="choose")
-  last = effort.spent + work_limit
-
-  def ask(event):
-    effort.spend(8 * rows * n)  # for each coefficient of a dense programme
-    event.interrupt(effort.over or effort.spent > last)
-
-  lp.cbMipInterrupt += ask
-  check(lp.run())
-  if not math.isfinite(lp.getInfo().objective_function_value):
-    return None
-  values = np.array(lp.getSolution().col_value)[columns.start : columns.stop]
-  return np.rint(values).astype(np.int64)

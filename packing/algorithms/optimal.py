@@ -39,9 +39,8 @@ def optimal(
       returned; None for no limit. A core does 1 to 2 * 10^8 units per second. The plan is
       the same on every machine.
     target_gap: the number of packs above the bound that is good enough. The first dive is
-      always made. If the gap is larger, more dives follow, and then an integer programme of
-      up to 2 * 10^9 units. The default None stands for a millionth of the bound; then
-      little work is spent on a gap of one pack, and no programme is solved for it.
+      always made. If the gap is larger, more dives follow. The default None stands for a
+      millionth of the bound; then little work is spent on a gap of one pack.
     seed: the seed of the random duals that the first patterns come from.
     progress: shows the best plan and bound so far; with it, the first Ctrl-C ends the
       search.

@@ -32,7 +32,6 @@ from packing.algorithms.pricing import Knapsack, weight_scale
 from packing.problem import Problem
 
 _ROUNDS, _NOISE = 4, 0.1
-_PROGRAMME_WORK = 2 * 10**9  # units of `Effort`: the limit of an integer programme
 
 
 @dataclasses.dataclass
@@ -65,13 +64,12 @@ class Master:
   Args:
     problem: sizes to pack.
     effort: limits how long the solver may run.
-    demand: int64[R]; sequences of each size; by default those of the problem.
 
   Attributes:
     patterns: tuples of sizes, in the order of the columns.
   """
 
-  def __init__(self, problem: Problem, effort: Effort, demand: np.ndarray | None = None):
+  def __init__(self, problem: Problem, effort: Effort):
     self.patterns: list[tuple[int, ...]] = []
     self._problem = problem
     self._effort = effort
@@ -79,7 +77,7 @@ class Master:
     sizes = np.arange(problem.capacity + 1)
     self._row = np.searchsorted(problem.sizes, sizes, side="right") - 1
     self._rows = rows = problem.sizes.size
-    self._right, self._unit = _right_hand_side(problem.demand if demand is None else demand)
+    self._right, self._unit = _right_hand_side(problem.demand)
     self._lp = highs.new_programme(self._right, np.full(rows, highspy.kHighsInf))
     if rows > 1:
       down = np.arange(1, rows)  # from row i to row i - 1, at no cost
@@ -164,35 +162,6 @@ class Master:
     duals = np.array(solution.row_dual)
     objective = float(self._lp.getInfo().objective_function_value) * self._unit
     return objective, usage * self._unit, duals
-
-  def solve_whole(self, demand: np.ndarray, columns: np.ndarray) -> np.ndarray | None:
-    """Solves for whole packs over some of the patterns, in a separate programme.
-
-    Args:
-      demand: int64[R]; sequences of each size.
-      columns: int[n]; indices of the patterns to use.
-
-    Returns:
-      int64[P]; how often the best solution uses each pattern; None if there is no solution,
-      or if the demand is too large for a solver that computes in floats.
-    """
-    if _right_hand_side(demand)[1] != 1:
-      return None
-    part = Master(self._problem, self._effort, demand)
-    part.add(self.patterns[p] for p in columns.tolist())
-    first = self._rows - 1
-    values = highs.solve_integers(
-      part._lp,
-      range(first, first + len(part.patterns)),
-      self._effort,
-      rows=self._rows,
-      work_limit=_PROGRAMME_WORK,
-    )
-    if values is None:
-      return None
-    usage = np.zeros(len(self.patterns), np.int64)
-    usage[columns] = values
-    return usage
 
 
 def solve_relaxation(

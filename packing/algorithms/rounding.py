@@ -120,13 +120,11 @@ class Rounding:
     self._master = relaxation.master
     self._usage = relaxation.usage
     self._bound = relaxation.bound
-    millionth = relaxation.bound // 10**6
-    gap = millionth if target_gap is None else target_gap
-    self._dive_until = self._search_until = relaxation.bound + gap
+    gap = relaxation.bound // 10**6 if target_gap is None else target_gap
+    self._enough = relaxation.bound + gap
     self._effort = effort
     self._last_pack_until = math.inf
     if target_gap is None:
-      self._search_until = relaxation.bound + max(1, millionth)
       self._last_pack_until = effort.spent + LAST_PACK_WORK
     self._dives_until = 3 * effort.spent + _DIVES_WORK
     self._rng = np.random.default_rng(seed)
@@ -136,33 +134,24 @@ class Rounding:
     self.failure: str | None = None
 
   @property
-  def done(self) -> bool:
+  def _dived(self) -> bool:
     """Whether the plan is good enough or the effort is over."""
-    gap = self.packs - self._bound
-    is_near = gap <= 1 and self._effort.spent > self._last_pack_until
-    return gap <= 0 or is_near or self._effort.over
+    gap, spent = self.packs - self._bound, self._effort.spent
+    is_near = gap <= 1 and spent > self._last_pack_until
+    return gap <= 0 or is_near or spent > self._dives_until or self._effort.over
 
   def run(self):
-    """Dives; if a gap remains, solves a small integer programme.
-
-    If the solver fails, the best plan so far is kept.
-    """
+    """Dives until the plan is good enough. If the solver fails, the best so far is kept."""
     if self.packs <= self._bound:
       return
     try:
       for dive in range(_DIVES):
         # Even if the effort is over, the first dive makes its first step.
-        if dive and (self._dived or self.packs <= self._dive_until):
+        if dive and (self._dived or self.packs <= self._enough):
           break
         self._dive(dive)
-      if not self.done and self.packs > self._search_until:
-        self._integer_programme()
     except SolverError as error:
       self.failure = str(error)
-
-  @property
-  def _dived(self) -> bool:
-    return self.done or self._effort.spent > self._dives_until
 
   def _dive(self, number: int):
     """Fixes the integral part, or else a few packs, solves for the rest, and repeats.
@@ -229,7 +218,7 @@ class Rounding:
       objective, usage, duals = solved
       if objective <= most + _INTEGRAL:
         return usage
-      if self.packs <= self._dive_until or self._dived:
+      if self.packs <= self._enough or self._dived:
         return None
       pricing = Knapsack(self._problem, integer_weights(duals, self._scale))
       self._effort.spend(pricing.work)
@@ -237,30 +226,3 @@ class Rounding:
         return None
       method = "primal"
     return None
-
-  def _integer_programme(self):
-    """Solves for whole packs over the known patterns, with most packs fixed.
-
-    A pattern that the relaxation does not use is included if its reduced cost is small.
-    """
-    self._master.set_demand(self._problem.demand)
-    solved = self._master.solve(method="primal")
-    if solved is None:
-      return
-    _, usage, duals = solved
-    kept = np.floor(usage - 1 + _INTEGRAL).clip(0).astype(np.int64)
-    demand = cover(self._problem.demand, self._master.slots(kept))
-    row = {size: r for r, size in enumerate(self._problem.sizes.tolist())}
-    worth = [sum(duals[row[size]] for size in p) for p in self._master.patterns]
-    reduced = 1.0 - np.array(worth)
-    chosen = np.argsort(reduced, kind="stable")[: 4 * self._problem.sizes.size]
-    chosen = np.union1d(chosen, np.flatnonzero(usage > _INTEGRAL))
-    whole = self._master.solve_whole(demand, chosen)
-    if whole is None:
-      return
-    if cover(self._problem.demand, self._master.slots(kept + whole)).any():
-      return
-    fixed: Usage = collections.Counter()
-    self._fix(fixed, kept)
-    self._fix(fixed, whole)
-    self._keep(fixed)

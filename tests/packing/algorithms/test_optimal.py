@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import highspy
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -184,22 +183,6 @@ def nearly_full_rows(*, rows, parts, capacity, seed):
   lengths = np.diff(edges).ravel()
   lengths[lengths.argmax()] -= 1
   return packing.Histogram.from_lengths(lengths[lengths > 0], max_sequence_length=capacity)
-
-
-def test_the_integer_programme_looks_at_no_clock(monkeypatch):
-  asked, set_option = [], highspy.Highs.setOptionValue
-
-  def recorded(self, name, value):
-    asked.append((name, value))
-    return set_option(self, name, value)
-
-  monkeypatch.setattr(highspy.Highs, "setOptionValue", recorded)
-  monkeypatch.setattr("packing.algorithms.rounding._DIVES", 1)
-  histogram = nearly_full_rows(rows=9, parts=4, capacity=256, seed=0)
-  plan = optimal(histogram, target_gap=0)
-  assert plan.gap <= 1
-  assert ("solver", "choose") in asked  # it ran
-  assert "time_limit" not in dict(asked)
 
 
 def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
