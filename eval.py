@@ -128,16 +128,17 @@ def main():
 
 def as_flags(words: list[str]) -> list[str]:
   """Converts a folder to --workdir, and adds the run's own config as --config."""
+  has_folder = not all(word.startswith("-") for word in words)
   words = [word if word.startswith("-") else f"--workdir={word}" for word in words]
   named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]
-  if len(named) > 1:
+  if has_folder and len(named) > 1:
     raise ConfigError(
       f"Expected one folder, found {' and '.join(named)}. Give options as --name=value."
     )
   has_config = any(w.lstrip("-").partition("=")[0] in ("config", "help") for w in words)
   if has_config or not named:
     return words
-  folder = pathlib.Path(named[0])
+  folder = pathlib.Path(named[-1])
   if not workdir.is_run(folder):
     raise ConfigError(
       f"{folder} does not hold a run, so its config is not known. Give one, such as "
