@@ -67,7 +67,7 @@ TINY = (Case("tiny", 128, 4), Case("modern_tiny", 128, 4))  # for any machine
 EARLY, LATE = ("changes", "train.py", "pytorch"), ("attention", "options")
 NAMES = [x.name for x in CASES]
 NAMES = [*NAMES[:2], *EARLY, *NAMES[2:5], *LATE, *NAMES[5:]]
-PACE = Pace(steps=20, blocks=4, waited=20)
+PACE, CPU_PACE = Pace(steps=20, blocks=4, waited=20), Pace(steps=5, blocks=2, waited=2)
 # Steps with one difference; to try another field of the model's config, add a line.
 CHANGES = (Change("dropout 0.1", fields={"dropout_rate": 0.1}),)
 # One of the first two is what the step has anyway: its ratio shows the noise.
@@ -130,9 +130,10 @@ def main(arguments: list[str] | None = None):
     name_operations()
   compiler.keep_programs()
   device = jax.devices()[0]
-  if device.platform == "cpu" and not options.cases:
+  on_cpu = device.platform == "cpu"
+  if on_cpu and not options.cases:
     parser.error(f"there is no accelerator, only a CPU. Use --cases {','.join(tiny)}")
-  dtype = "float32" if device.platform == "cpu" else "bfloat16"
+  dtype, pace = ("float32", CPU_PACE) if on_cpu else ("bfloat16", PACE)
   names = options.cases or NAMES
   by_name = {case.name: case for case in (*CASES, *TINY)}
   out = pathlib.Path(options.out)
@@ -145,7 +146,7 @@ def main(arguments: list[str] | None = None):
       xla_flags=os.environ.get("XLA_FLAGS", ""),
       dtype=dtype,
       peak=dataclasses.asdict(peak_of([device], dtype=dtype)),
-      pace=PACE._asdict(),
+      pace=pace._asdict(),
     )
   except OSError as error:
     parser.error(f"cannot write into {out}: {error.strerror}")
@@ -160,7 +161,7 @@ def main(arguments: list[str] | None = None):
     cases=[by_name[name] for name in names if name in by_name] or CASES[:1],
     changes=CHANGED,
     dtype=dtype,
-    pace=PACE,
+    pace=pace,
     proven=prove(record),
     torch_device=torch_device,
   )

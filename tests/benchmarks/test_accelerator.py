@@ -136,6 +136,8 @@ def test_a_change_is_timed_beside_the_step_without_it(bench, record, tmp_path):
   (change,) = written(tmp_path)["changes"]
   assert change["ratio"]["median"] > 0.5
   assert "| tiny:128 | dropout |" in (tmp_path / "report.md").read_text()
+  option = Change("an option", options={"xla_allow_excess_precision": True})
+  assert 0.5 < bench.compare(option)["ratio"]["median"] < 2
   with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
     bench.compare(Change("x", options={"xla_no_such_option": True}))
 
@@ -310,9 +312,9 @@ def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_every_part_is_measured_on_a_cpu(tmp_path):
-  parts = "tiny:128,modern_tiny:128,changes,train.py,pytorch,attention,options"
+  parts = "tiny:128,modern_tiny:128,changes,train.py,pytorch,attention"
   words = ["-m", "benchmarks.accelerator", "--out", tmp_path, f"--cases={parts}"]
-  words.append("--minutes=30")
+  words.append("--minutes=60")
   subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
   found = written(tmp_path)
   assert all(proof["passes"] for proof in found["proofs"])
@@ -321,8 +323,7 @@ def test_every_part_is_measured_on_a_cpu(tmp_path):
   assert found["kinds"]["tiny:128"]["products"]["seconds"] > 0
   (program,) = found["programs"]
   assert 0.3 < program["ratio"] < 3
-  changes = [x.name for x in (*accelerator.CHANGES, *accelerator.OPTIONS)]
-  assert [x["change"] for x in found["changes"]] == changes
+  assert [x["change"] for x in found["changes"]] == ["dropout 0.1"]
 
 
 @pytest.mark.slow
