@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 
 import highspy
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from packing.algorithms.effort import Effort
 
 _WORK_A_COLUMN = 2  # units of `Effort` for each column in an iteration
+_REDIRECTING = threading.Lock()  # two threads would restore each other's standard output
 
 
 class SolverError(RuntimeError):
@@ -28,13 +31,28 @@ def set_options(lp: highspy.Highs, **options: bool | float | str):
     check(lp.setOptionValue(name, value))
 
 
+def _new_solver() -> highspy.Highs:
+  """A solver. From version 1.16 on, its constructor prints before any option can be set."""
+  with _REDIRECTING, open(os.devnull, "wb") as nowhere:
+    try:
+      output = os.dup(1)
+    except OSError:  # standard output is closed
+      return highspy.Highs()
+    try:
+      os.dup2(nowhere.fileno(), 1)
+      return highspy.Highs()
+    finally:
+      os.dup2(output, 1)
+      os.close(output)
+
+
 def new_programme(lower: np.ndarray, upper: np.ndarray) -> highspy.Highs:
   """A linear programme without columns for the simplex method.
 
   Args:
     lower, upper: float64[rows]; the bounds of each row.
   """
-  lp = highspy.Highs()
+  lp = _new_solver()
   set_options(
     lp,
     output_flag=False,

@@ -1,11 +1,13 @@
 """The command line: results, and one line for each mistake."""
 
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
 
+import highspy
 import numpy as np
 import pytest
 
@@ -224,6 +226,17 @@ def test_a_histogram_of_a_hundred_thousand_lengths(result, tmp_path, algorithm):
     f"--algorithm {algorithm}"
   )
   assert found["num_sequences"] == counts.sum()
+
+
+def test_a_solver_that_prints_when_it_is_made_leaves_the_json_alone(monkeypatch, capfd):
+  class Loud(highspy.Highs):  # as of version 1.16
+    def __init__(self):
+      super().__init__()
+      os.write(1, b"Running HiGHS\n")
+
+  monkeypatch.setattr(highspy, "Highs", Loud)
+  assert main(shlex.split(f"pack {SQUAD} --json")) == 0
+  assert json.loads(capfd.readouterr().out)["num_packs"] == 40_195
 
 
 def test_as_a_program():
