@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from packing.errors import InputError, check_integer, short_repr
+from packing.errors import InputError, check_integer, check_numbers, short_repr
 from packing.histogram import Histogram
 
 
@@ -159,7 +159,8 @@ class Cost:
       The cost in seconds.
 
     Raises:
-      InputError: there are fewer than two measurements, or a time is not above zero.
+      InputError: there are fewer than two measurements, their numbers differ, a time is not
+        above zero, or a number is negative or not finite.
 
     Example:
       >>> Cost.fit([512, 512], [2**18, 2**16], [1.536, 0.768])
@@ -167,9 +168,15 @@ class Cost:
     """
     import scipy.optimize  # imported late: it takes as long as all other imports
 
-    tokens, pairs, times = (np.asarray(x, float) for x in (row_lengths, squares, seconds))
-    if tokens.size < 2 or not (times > 0).all():
-      raise InputError("Expected at least two measurements, each above 0 seconds.")
+    given = {"row_lengths": row_lengths, "squares": squares, "seconds": seconds}
+    tokens, pairs, times = (
+      check_numbers(name, x, axes=1).astype(float) for name, x in given.items()
+    )
+    if not 2 <= tokens.size == pairs.size == times.size or not times.all():
+      raise InputError(
+        "Expected as many row_lengths and squares as seconds, at least two, and each time "
+        f"above 0; found {tokens.size}, {pairs.size} and {short_repr(times.tolist())}."
+      )
     relative = np.stack([tokens, pairs], axis=1) / times[:, None]
     scale = np.maximum(np.linalg.norm(relative, axis=0), np.finfo(float).tiny)
     parts, _ = scipy.optimize.nnls(relative / scale, np.ones(times.size))
@@ -187,6 +194,7 @@ class Cost:
 
 
 def _check_step(packs: int, parts: int, name: str):
+  check_integer("The number of packs of a step", packs, at_least=1)
   check_integer(f"The number of {name}", parts, at_least=1)
   if packs % parts:
     raise InputError(
@@ -208,13 +216,13 @@ def deal(costs, devices: int) -> np.ndarray:
     int64[B]; the numbers of the packs of the first device, then those of the next.
 
   Raises:
-    InputError: the devices do not divide the packs.
+    InputError: the devices do not divide the packs, or a cost is negative or not finite.
 
   Example:
     >>> deal([9, 1, 5, 6], devices=2).tolist()  # 9 + 1 and 6 + 5
     [0, 1, 3, 2]
   """
-  costs = np.asarray(costs)
+  costs = check_numbers("costs", costs, axes=1)
   _check_step(costs.size, devices, "devices")
   rounds = np.argsort(-costs, kind="stable").reshape(-1, devices)
   dealt = np.empty_like(rounds)
@@ -251,7 +259,7 @@ def balanced_order(
     int64[P]; the numbers of the packs.
 
   Raises:
-    InputError: the group does not divide the batch.
+    InputError: the group does not divide the batch, or a cost is negative or not finite.
 
   Example:
     >>> rng = np.random.default_rng(0)
@@ -264,7 +272,7 @@ def balanced_order(
     array([ True,  True])
   """
   _check_step(batch_size, group, "packs of a group")
-  costs = np.asarray(costs)
+  costs = check_numbers("costs", costs, axes=1)
   number, strata = costs.size, batch_size // group
   by_cost = rng.permutation(number)
   by_cost = by_cost[np.argsort(costs[by_cost], kind="stable")]
@@ -289,13 +297,17 @@ def waiting(costs, *, devices: int) -> float:
     devices: the number of devices, each of which has an equal block of a step.
 
   Raises:
-    InputError: the devices do not divide the packs of a step.
+    InputError: the devices do not divide the packs of a step, there is no step, or a cost
+      is negative or not finite.
 
   Example:
     >>> waiting([[3, 1, 2, 2], [4, 4, 1, 1]], devices=2)  # 0, then 3/8
     0.1875
   """
-  costs = np.asarray(costs)
+  costs = check_numbers("costs", costs, axes=2)
+  check_integer("The number of steps", len(costs), at_least=1)
   _check_step(costs.shape[1], devices, "devices")
   of_devices = costs.reshape(len(costs), devices, -1).sum(axis=2)
-  return float((1 - of_devices.mean(axis=1) / of_devices.max(axis=1)).mean())
+  slowest = of_devices.max(axis=1)
+  busy = of_devices.mean(axis=1) / np.where(slowest > 0, slowest, 1)
+  return float(np.where(slowest > 0, 1 - busy, 0).mean())

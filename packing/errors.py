@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
+
 
 class InputError(ValueError):
   """A user's input cannot be used.
@@ -24,7 +26,7 @@ def short_repr(value) -> str:
     >>> short_repr("a" * 100)
     "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
   """
-  text = repr(value)
+  text = " ".join(repr(value).splitlines())
   return text if len(text) <= 40 else text[:37] + "..."
 
 
@@ -63,3 +65,43 @@ def check_integer(
   if number > at_most:
     raise InputError(f"{name} is {short_repr(value)}; expected at most {at_most}.")
   return number
+
+
+def as_array(values) -> np.ndarray:
+  """`np.asarray`, but lists of different lengths give objects, for a check to refuse.
+
+  Example:
+    >>> as_array([[1, 2], [3]]).dtype
+    dtype('O')
+  """
+  try:
+    return np.asarray(values)
+  except (TypeError, ValueError):
+    return np.full(len(values), None)
+
+
+def check_numbers(name: str, values, *, axes: int) -> np.ndarray:
+  """Returns int64 or float64 numbers after checking that they are finite and at least 0.
+
+  Args:
+    name: what the numbers are, for the message.
+    values: the numbers, of any type.
+    axes: the number of axes that they must have.
+
+  Raises:
+    InputError: other values, or another number of axes.
+
+  Example:
+    >>> check_numbers("costs", np.array([255, 1], np.uint8), axes=1).dtype
+    dtype('int64')
+  """
+  array = as_array(values)
+  if array.ndim != axes or array.dtype.kind not in "biuf":
+    raise InputError(
+      f"{name} have shape {array.shape} of {array.dtype}; expected numbers with {axes} "
+      f"ax{'i' if axes == 1 else 'e'}s."
+    )
+  if not (right := np.isfinite(array) & (array >= 0)).all():
+    raise InputError(f"{name} hold {array[~right][0]}; expected finite numbers from 0 on.")
+  # No sum or difference wraps around then.
+  return array.astype(np.result_type(array, np.int64), copy=False)

@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from packing.errors import InputError, check_integer
+from packing.errors import InputError, as_array, check_integer
 
 MAX_SEQUENCE_LENGTH = 2**24
 _CHUNK = 2**20  # lengths
@@ -39,7 +39,7 @@ class Histogram:
   source: str = ""
 
   def __post_init__(self):
-    counts = np.asarray(self.counts)
+    counts = as_array(self.counts)
     if counts.ndim != 1 or counts.size == 0 or counts.dtype.kind not in "iuf":
       raise InputError(
         "Expected counts as a vector of whole numbers, one for each length; found shape "
@@ -128,11 +128,12 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
   check_integer(
     "max_sequence_length", max_sequence_length, at_least=1, at_most=MAX_SEQUENCE_LENGTH
   )
-  lengths = np.asarray(lengths)
+  lengths = as_array(lengths)
   if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
     raise InputError(
       "Expected lengths as a non-empty vector of integers; found shape "
-      f"{lengths.shape} of {lengths.dtype}."
+      f"{lengths.shape} of {lengths.dtype}. Count the tokens of each sequence, as in "
+      "[len(sequence) for sequence in sequences]."
     )
   for wrong, remedy in (
     (lengths < 1, "Drop empty sequences."),

@@ -27,7 +27,7 @@ def read_histogram(path) -> Histogram:
   if not isinstance(counts, list) or len(counts) != size:
     raise InputError(f"{path} has {short_repr(counts)} as counts; expected {_HISTOGRAM}.")
   try:
-    return Histogram(np.array(counts), source=str(content.get("source", path)))
+    return Histogram(counts, source=str(content.get("source", path)))
   except InputError as error:
     raise InputError(f"{path}: {error}") from error
 

@@ -1,3 +1,4 @@
+import math
 import types
 
 import numpy as np
@@ -107,6 +108,52 @@ def test_the_fit_finds_what_made_the_times():
 def test_the_fit_has_no_negative_part():
   cost = packing.Cost.fit([1000, 1000], [1e6, 2e6], [2.0, 1.0])
   assert cost.quadratic == 0 < cost.linear
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int8])
+def test_costs_of_any_type_are_dealt_and_compared_as_numbers(dtype):
+  costs = [0, 100, 60, 90, 120, 110]
+  typed = np.array(costs, dtype)
+  dealt = packing.deal(typed, devices=2)
+  assert dealt.tolist() == packing.deal(costs, devices=2).tolist()
+  assert np.array(costs)[dealt].reshape(2, 3).sum(axis=1).tolist() == [270, 210]
+  assert packing.waiting([typed], devices=2) == packing.waiting([costs], devices=2)
+
+
+def test_nobody_waits_in_steps_that_cost_nothing():
+  assert packing.waiting([[0, 0], [1, 3]], devices=2) == pytest.approx(1 / 6)
+
+
+@pytest.mark.parametrize(
+  ("call", "message"),
+  [
+    (lambda: packing.deal([1, math.nan], 2), "costs hold nan; expected finite"),
+    (lambda: packing.deal([[1, 2], [3]], 2), "of object; expected numbers with 1 axis"),
+    (lambda: packing.deal(["a", "b"], 2), "expected numbers with 1 axis"),
+    (lambda: packing.waiting([1, 2], devices=2), "expected numbers with 2 axes"),
+    (lambda: packing.waiting([[[1, 2]]], devices=2), "expected numbers with 2 axes"),
+    (lambda: packing.waiting(np.ones((0, 2)), devices=2), "number of steps is 0"),
+    (lambda: packing.waiting([[]], devices=2), "number of packs of a step is 0"),
+    (lambda: packing.waiting([[1, -1]], devices=2), "costs hold -1"),
+    (lambda: packing.Cost.fit([512] * 2, [math.nan, 1], [1, 2]), "squares hold nan"),
+    (lambda: packing.Cost.fit([512] * 2, [1, 2], [1, math.inf]), "seconds hold inf"),
+    (lambda: packing.Cost.fit([512] * 2, [1, 2], [1, 0]), "each time above 0"),
+    (lambda: packing.Cost.fit([512] * 3, [1, 2], [1, 2]), "found 3, 2"),
+    (lambda: packing.Cost.fit(512, 1, 1), "expected numbers with 1 axis"),
+  ],
+)
+def test_what_is_no_cost_is_refused(call, message):
+  with pytest.raises(packing.InputError, match=message) as caught:
+    call()
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sequences", [[[5, 6], [7]], [[5, 6], [7, 8]], "text", None])
+def test_sequences_instead_of_lengths_are_refused(sequences):
+  with pytest.raises(packing.InputError, match="Count the tokens of each sequence"):
+    packing.pack(sequences, max_sequence_length=8)
+  with pytest.raises(packing.InputError, match="Expected counts as a vector"):
+    packing.Histogram(sequences)
 
 
 def test_the_fit_of_rows_without_pairs():

@@ -277,4 +277,4 @@ print(plan.num_packs, plan.lower_bound)
 """
   command = [sys.executable, "-c", code]
   done = subprocess.run(command, capture_output=True, text=True, check=True)
-  assert done.stdout.split() == ["40195", "40195"]
+  assert done.stdout.split()[-2:] == ["40195", "40195"]  # the other use may print
