@@ -13,6 +13,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from packing.errors import InputError
+from packing.row import check_no_padding
 
 _PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
 
@@ -57,11 +58,12 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
     if path.suffix == ".parquet":
       file = pa.parquet.ParquetFile(str(path))
       name = _choose_column(path, file.schema_arrow, column)
-      batches = file.iter_batches(columns=[name])
+      names = {name, *{"attention_mask"}.intersection(file.schema_arrow.names)}
+      batches = file.iter_batches(columns=list(names))
     else:
       schema, batches = open_arrow(path)
       name = _choose_column(path, schema, column)
-    lengths = [_lengths_of(path, name, batch.column(name)) for batch in batches]
+    lengths = [column_lengths(batch, name, str(path)) for batch in batches]
   except pa.ArrowInvalid as error:
     raise InputError(
       f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]})."
@@ -72,14 +74,11 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
 def _choose_column(path: pathlib.Path, schema: pa.Schema, column: str | None) -> str:
   usable = [f.name for f in schema if _is_list(f.type) or pa.types.is_integer(f.type)]
   described = ", ".join(f"{f.name} ({f.type})" for f in schema)
+  if column is None and "input_ids" in schema.names:
+    return "input_ids"  # also if it is text, which is refused below
   if column is not None:
     if column not in schema.names:
       raise InputError(f"{path} has no column {column!r}; found {described}.")
-    if column not in usable:
-      raise InputError(
-        f"Column {column!r} of {path} is {schema.field(column).type}; expected lists (of "
-        "tokens) or integers (lengths). Tokenize text first."
-      )
     return column
   for name in _PREFERRED:
     if name in usable:
@@ -102,12 +101,38 @@ def _is_list(kind: pa.DataType) -> bool:
   return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
-def _lengths_of(path: pathlib.Path, name: str, array: pa.Array) -> np.ndarray:
-  if array.null_count:
+def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> np.ndarray:
+  """The lengths in a column of an Arrow table: of its lists, or its integers.
+
+  Args:
+    table: it may also have a column `attention_mask`.
+    name: the column.
+    where: the table's name, for messages.
+
+  Returns:
+    int64[number of records].
+
+  Raises:
+    InputError: the column holds something else, a value is missing, or `attention_mask` has
+      zeros in lists as long as these, so that the sequences are padded.
+  """
+  column, what = table.column(name), f"Column {name!r} of {where}"
+  is_list = _is_list(column.type)
+  if not is_list and not pa.types.is_integer(column.type):
     raise InputError(
-      f"Column {name!r} of {path} has {array.null_count} missing values; expected a "
-      "sequence in each record. Drop these records."
+      f"{what} is {column.type}; expected lists (of tokens) or integers (lengths). "
+      "Tokenize text first."
     )
-  if _is_list(array.type):
-    array = pa.compute.list_value_length(array)
-  return array.to_numpy(zero_copy_only=False).astype(np.int64)
+  if column.null_count:
+    raise InputError(
+      f"{what} has {column.null_count} missing values; expected a sequence in each record. "
+      "Drop these records."
+    )
+  lengths = pa.compute.list_value_length(column) if is_list else column
+  if is_list and "attention_mask" in table.schema.names:
+    mask = table.column("attention_mask")
+    if _is_list(mask.type):
+      sizes = pa.compute.list_value_length(mask)
+      if pa.compute.all(pa.compute.equal(sizes, lengths)).as_py():  # it is of this column
+        check_no_padding(what, pa.compute.list_flatten(mask))
+  return np.asarray(lengths).astype(np.int64)

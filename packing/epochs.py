@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from packing.assignment import Assignment
-from packing.errors import InputError, check_integer, short_repr
+from packing.errors import check_integer
 from packing.histogram import check_same_lengths
 from packing.plan import Plan
-from packing.row import make_rows
+from packing.row import SameTypes, length_of, make_rows
 
 
 class PerEpoch:
@@ -37,15 +37,6 @@ def assign_epoch(plan: Plan, lengths: np.ndarray, seed: int, epoch: int) -> Assi
   return plan.assign(lengths, seed=int(own_seed))
 
 
-def _length(example: Mapping[str, Any], number: int) -> int:
-  if "input_ids" not in example:
-    raise InputError(
-      f"Example {number} has no input_ids; found {short_repr(list(example))}. Give the "
-      "field of tokens this name."
-    )
-  return len(example["input_ids"])
-
-
 class PlannedPacks:
   """Reads the examples of packs; the datasets of `packing.torch` and others build on this.
 
@@ -57,7 +48,8 @@ class PlannedPacks:
     seed: determines the assignments, together with the epoch.
 
   Raises:
-    InputError: the plan is for other lengths, or the lengths cannot be read.
+    InputError: the plan is for other lengths, or an example has no list of tokens or is
+      padded.
 
   Example:
     >>> import packing
@@ -70,15 +62,15 @@ class PlannedPacks:
 
   def __init__(self, examples: Any, plan: Plan, *, lengths: Any = None, seed: int = 0):
     if lengths is None:
-      lengths = [_length(examples[i], i) for i in range(len(examples))]
-    self.plan, self._examples = plan, examples
+      lengths = [length_of(examples[i], f"Example {i}") for i in range(len(examples))]
+    self.plan, self._examples, self._same_types = plan, examples, SameTypes()
     lengths = check_same_lengths(lengths, plan.histogram)
     seed = check_integer("seed", seed, at_least=0)
     self._assigned = PerEpoch(functools.partial(assign_epoch, plan, lengths, seed))
 
   def assignment(self, epoch: int) -> Assignment:
     """Which examples share a pack in an epoch."""
-    return self._assigned(epoch)
+    return self._assigned(check_integer("epoch", epoch, at_least=0))
 
   def read(self, epoch: int, numbers: Sequence[int]) -> list[list[Any]]:
     """The examples of some packs."""
@@ -93,9 +85,10 @@ class PlannedPacks:
 
   def rows(self, epoch: int, numbers: Sequence[int]) -> dict[str, np.ndarray]:
     """The rows of some packs, by `packing.make_rows`; M is the plan's packing depth."""
-    return make_rows(
+    rows = make_rows(
       self.read(epoch, numbers),
       self.plan.row_length,
       max_sequences=self.plan.packing_depth,
       **self.plan.spacing,
     )
+    return self._same_types(rows)

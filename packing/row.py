@@ -8,11 +8,54 @@ from typing import Any
 
 import numpy as np
 
-from packing.errors import InputError, check_integer, short_repr
+from packing.errors import InputError, as_array, check_integer, short_repr
 
 IGNORED = -100  # losses skip this label, as in PyTorch
 LABELS = ("label", "labels")
 _INT32 = np.iinfo(np.int32)
+
+
+def length_of(example: Any, name: str = "An example") -> int:
+  """The number of tokens of an example; all that packs examples counts them here.
+
+  Args:
+    example: a mapping with `input_ids`.
+    name: what to call it in a message.
+
+  Raises:
+    InputError: there are no `input_ids`, they are not a list, or some are padding.
+  """
+  if not isinstance(example, Mapping) or "input_ids" not in example:
+    found = list(example) if isinstance(example, Mapping) else example
+    raise InputError(
+      f"{name} has no input_ids; found {short_repr(found)}. Give the field of tokens this "
+      "name."
+    )
+  tokens = example["input_ids"]
+  is_text = isinstance(tokens, str | bytes)
+  if is_text or not hasattr(tokens, "__len__") or getattr(tokens, "ndim", 1) != 1:
+    raise InputError(
+      f"{name} has {short_repr(tokens)} as input_ids; expected a list of integers."
+    )
+  check_no_padding(name, example.get("attention_mask", ()))
+  return len(tokens)
+
+
+def check_no_padding(name: str, attention_mask: Any):
+  """Refuses sequences that were padded before; the padding would be packed as text.
+
+  Args:
+    name: what to call the sequences in the message.
+    attention_mask: a tokenizer's, of any shape: 1 at tokens, 0 at padding.
+
+  Raises:
+    InputError: there are zeros in the mask.
+  """
+  if (as_array(attention_mask) == 0).any():
+    raise InputError(
+      f"{name} has zeros in attention_mask: padding, which would be packed as if it were "
+      "text. Tokenize with padding=False, or keep only the tokens where it is 1."
+    )
 
 
 def make_row(
@@ -35,14 +78,20 @@ def make_row(
     `position_ids`, which start at 0 in each sequence. Padding is 0 in all of them.
 
   Raises:
-    InputError: there is no sequence, a sequence is empty, the sequences have more tokens
-      than the row holds, tokens are not 32-bit integers, or an argument is out of range.
+    InputError: there is no sequence, a sequence is empty or not a list, the sequences have
+      more tokens than the row holds, tokens are not 32-bit integers, or an argument is out
+      of range.
 
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8)["segment_ids"]
   array([1, 1, 2, 2, 2, 0, 0, 0], dtype=int32)
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8, length_multiple=4)["input_ids"]
   array([5, 6, 0, 0, 4, 4, 4, 0], dtype=int32)
   """
+  if wrong := [x for x in sequences if not hasattr(x, "__len__")]:
+    raise InputError(
+      f"Expected sequences, which are lists of tokens; found {short_repr(wrong[0])} as a "
+      "sequence. Put a single sequence in a list."
+    )
   lengths = [len(sequence) for sequence in sequences]
   places, row = _lay_out(lengths, row_length, length_multiple, separator_tokens)
   return {"input_ids": _filled("Tokens", sequences, places, row_length)} | row
@@ -81,8 +130,10 @@ def _filled(
   name: str, values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0
 ) -> np.ndarray:
   """int32[S]; a row with the values of all sequences at their places."""
-  if wrong := [x for x in map(np.shape, values) if len(x) != 1]:
-    raise InputError(f"{name} have shape {wrong[0]} in a sequence; expected one axis.")
+  if wrong := [x for x in map(as_array, values) if x.ndim != 1]:
+    raise InputError(
+      f"{name} have shape {wrong[0].shape} in a sequence; expected one axis."
+    )
   tokens = np.concatenate(list(values))
   if tokens.dtype.kind not in "iu":
     raise InputError(f"{name} are {tokens.dtype}; expected integers.")
@@ -122,15 +173,16 @@ def make_rows(
 
   Returns:
     `segment_ids`, `position_ids` and the lists of the examples, each int32[B, S]; padding
-    is 0, or -100 in `labels`. If examples have single numbers, these become [B, M], with
-    -100 in empty places, and a `label` is renamed `labels`. They become floats, with NaN,
-    if one of them here is a float; so if some may be, convert all to float before.
-    Then there are also `sequence_starts` int32[B, M], the place of the first token of each
-    sequence, and `sequence_mask` bool[B, M], True where there is a sequence.
+    is 0, or -100 in `labels`. If examples have single numbers, these become [B, M], and a
+    `label` is renamed `labels`. Integers become int32, with -100 in empty places, and
+    floats float32, with NaN. Then there are also `sequence_starts` int32[B, M], the place
+    of the first token of each sequence, and `sequence_mask` bool[B, M], True where there
+    is a sequence.
 
   Raises:
-    InputError: a pack does not fit, examples have different fields or both `label` and
-      `labels`, or integers do not fit in 32 bits.
+    InputError: a pack does not fit or is not a list of examples; examples have different
+      fields, both `label` and `labels`, integers and floats in one field, or zeros in their
+      `attention_mask`; or integers do not fit in 32 bits.
 
   Example:
     >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4], "label": 0}]
@@ -138,20 +190,36 @@ def make_rows(
     >>> rows["input_ids"].tolist(), rows["labels"].tolist()
     ([[5, 6, 4, 4, 0], [5, 6, 0, 0, 0]], [[1, 0], [1, -100]])
   """
+  geometry = (length_multiple, separator_tokens)
+  tokens, sequences = lay_out_packs(packs, row_length, max_sequences, *geometry)
+  return tokens | sequences
+
+
+def lay_out_packs(
+  packs: Sequence[Sequence[Mapping[str, Any]]],
+  row_length: int,
+  max_sequences: int | None,
+  *geometry: int,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+  """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M]."""
+  for pack in packs:
+    if isinstance(pack, Mapping) or not hasattr(pack, "__len__"):
+      raise InputError(
+        f"Expected packs, which are lists of examples; found {short_repr(pack)} as a pack. "
+        "Put the examples of each row in a list."
+      )
+  lengths = [[length_of(example) for example in pack] for pack in packs]
   examples = [example for pack in packs for example in pack]
   if not examples:
     raise InputError("Expected packs of examples, found none.")
   fields = set(examples[0])
   for example in examples:
-    if set(example) != fields or "input_ids" not in fields:
+    if set(example) != fields:
       raise InputError(
-        f"Expected examples with input_ids and the same fields, found {sorted(fields)} "
-        f"and {sorted(example)}."
+        f"Expected examples with the same fields, found {sorted(fields)} and "
+        f"{sorted(example)}."
       )
-  single = {name for name in fields if not np.ndim(examples[0][name])}
-  if "input_ids" in single:
-    found = short_repr(examples[0]["input_ids"])
-    raise InputError(f"input_ids is {found}; expected a list of integers in each example.")
+  single = {name for name in fields if not as_array(examples[0][name]).ndim}
   if "label" in single and "labels" in fields:
     raise InputError(
       "Expected label or labels in the examples, found both, which become one field. "
@@ -161,21 +229,23 @@ def make_rows(
   width = depth if max_sequences is None else max_sequences
   if depth > width:
     raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
-  names, geometry = sorted(fields - single), (length_multiple, separator_tokens)
-  made = [_fields_of(pack, names, row_length, *geometry) for pack in packs]
+  names = sorted(fields - single)
+  made = [
+    _fields_of(pack, own, names, row_length, *geometry)
+    for pack, own in zip(packs, lengths, strict=True)
+  ]
   batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
-  if single:
-    batch |= _of_sequences(packs, sorted(single), batch, width)
-  return batch
+  return batch, _of_sequences(packs, sorted(single), batch, width) if single else {}
 
 
-def _fields_of(pack, names, row_length: int, *geometry: int) -> dict[str, np.ndarray]:
+def _fields_of(
+  pack, lengths: list[int], names, row_length: int, *geometry: int
+) -> dict[str, np.ndarray]:
   """The fields of one row that have an entry for each token."""
-  lengths = [len(example["input_ids"]) for example in pack]
   places, row = _lay_out(lengths, row_length, *geometry)
   fields: dict[str, np.ndarray] = {}
   for name in names:  # input_ids among them
-    values = [np.asarray(example[name]) for example in pack]
+    values = [as_array(example[name]) for example in pack]
     if (found := [len(x) if x.ndim == 1 else x.shape for x in values]) != lengths:
       raise InputError(
         f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
@@ -195,11 +265,18 @@ def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
   fields: dict[str, np.ndarray] = {"sequence_starts": starts, "sequence_mask": is_used}
   for name in names:
     given = [example[name] for pack in packs for example in pack]
-    wrong = [x for x in given if np.ndim(x) or np.asarray(x).dtype.kind not in "iubf"]
-    if wrong:
+    arrays = list(map(as_array, given))
+    kinds = ["list" if x.ndim else x.dtype.kind for x in arrays]
+    if wrong := [x for x, kind in zip(given, kinds, strict=True) if kind not in "iubf"]:
       raise InputError(
         f"{name} is {short_repr(wrong[0])}; expected one number in every example, or in "
         "every example an integer for each token. Remove it from the examples."
+      )
+    if "f" in kinds and {*kinds} != {"f"}:
+      integer = next(x for x, kind in zip(given, kinds, strict=True) if kind != "f")
+      raise InputError(
+        f"{name} is the integer {short_repr(integer)} in one example and a float in "
+        "another; expected one type in all. Convert all to float, or all to int."
       )
     values = np.array(given)
     if values.dtype.kind in "iub":
@@ -210,3 +287,28 @@ def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
     entries[is_used] = values
     fields["labels" if name in LABELS else name] = entries
   return fields
+
+
+class SameTypes:
+  """Refuses rows with a field of another type than in the rows before.
+
+  The numbers of examples in Python may be 5 in one row and 3.5 in the next.
+  """
+
+  def __init__(self):
+    self._types: dict[str, np.dtype] = {}
+
+  def __call__(self, rows: dict[str, Any]) -> dict[str, Any]:
+    """Returns the rows.
+
+    Raises:
+      InputError: a field has another type than before.
+    """
+    for name, values in rows.items():
+      before = self._types.setdefault(name, values.dtype)
+      if values.dtype != before:
+        raise InputError(
+          f"{name} is {values.dtype} in these rows and was {before} before; expected one "
+          "type in all examples. Convert all to float, or all to int."
+        )
+    return rows

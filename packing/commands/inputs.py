@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from packing import files
-from packing.errors import InputError, short_repr
+from packing.errors import InputError, as_array, short_repr
 from packing.histogram import Histogram
 
 _HISTOGRAM = 'a histogram, {"max_sequence_length": S, "counts": [S whole numbers]}'
@@ -27,7 +27,7 @@ def read_histogram(path) -> Histogram:
   if not isinstance(counts, list) or len(counts) != size:
     raise InputError(f"{path} has {short_repr(counts)} as counts; expected {_HISTOGRAM}.")
   try:
-    return Histogram(counts, source=str(content.get("source", path)))
+    return Histogram(as_array(counts), source=str(content.get("source", path)))
   except InputError as error:
     raise InputError(f"{path}: {error}") from error
 
@@ -48,8 +48,8 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
     int64[num_sequences], and a description of where the lengths come from.
 
   Raises:
-    InputError: the file does not exist or is not what its name says, or its lengths are
-      not whole numbers.
+    InputError: the file does not exist or is not what its name says, its lengths are not
+      whole numbers, or its column `attention_mask` says that its sequences are padded.
   """
   if not os.path.exists(path):
     raise InputError(

@@ -6,9 +6,9 @@ from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow.compute
 
 import packing
+from packing.arrow import column_lengths
 from packing.epochs import PlannedPacks
 from packing.errors import InputError, check_integer
 
@@ -41,7 +41,8 @@ def pack_dataset(
     A dataset with one column, the number of the pack, which a transform turns into rows.
 
   Raises:
-    packing.InputError: the plan is for other lengths, or the dataset is of another kind.
+    packing.InputError: the plan is for other lengths, the dataset is of another kind, or
+      its `input_ids` are not lists of tokens or are padded.
 
   Example:
     >>> columns = {"input_ids": [[4] * 4, [2] * 2, [3] * 3], "label": [1, 0, 2]}
@@ -57,8 +58,9 @@ def pack_dataset(
     )
   check_integer("epoch", epoch, at_least=0)
   if lengths is None and "input_ids" in dataset.column_names:
-    table = dataset.select_columns("input_ids").with_format("arrow")[:]
-    lengths = pyarrow.compute.list_value_length(table["input_ids"]).to_numpy()
+    names = [x for x in ("input_ids", "attention_mask") if x in dataset.column_names]
+    table = dataset.select_columns(names).with_format("arrow")[:]
+    lengths = column_lengths(table, "input_ids", "the dataset")
   packs = PlannedPacks(dataset, plan, lengths=lengths, seed=seed)
   numbers = datasets.Dataset.from_dict({"pack": np.arange(plan.num_packs)})
   return numbers.with_transform(_Rows(packs, epoch))

@@ -9,6 +9,7 @@ import numpy as np
 
 import packing
 from packing.epochs import PlannedPacks
+from packing.errors import check_integer
 
 
 class PackedMapDataset(grain.MapDataset):
@@ -28,7 +29,7 @@ class PackedMapDataset(grain.MapDataset):
     seed: determines the assignments, together with the epoch.
 
   Raises:
-    packing.InputError: the plan is for other lengths.
+    packing.InputError: the plan is for other lengths, or an index is below 0.
 
   Example:
     >>> examples = [{"input_ids": [n] * n, "label": n % 3} for n in (4, 2, 3, 2)]
@@ -50,6 +51,8 @@ class PackedMapDataset(grain.MapDataset):
   def __getitem__(self, index):
     if isinstance(index, slice):
       return self.slice(index)
-    epoch, number = divmod(int(index), len(self))  # `repeat` keeps counting past the end
+    # `repeat` keeps counting past the end, so no index counts from there.
+    index = check_integer("The index of a row", index, at_least=0)
+    epoch, number = divmod(index, len(self))
     row: dict[str, np.ndarray] = self._packs.rows(epoch, [number])
     return {name: x[0] for name, x in row.items()}

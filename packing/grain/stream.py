@@ -9,7 +9,8 @@ import grain
 import numpy as np
 
 from packing.errors import InputError
-from packing.online.stream import StreamPacker, length_of
+from packing.online import StreamPacker
+from packing.row import length_of
 
 _FIELDS = {"parent", "packer", "ended"}
 

@@ -11,14 +11,9 @@ import numpy as np
 
 from packing.errors import InputError
 from packing.online.packer import OnlinePacker
-from packing.row import make_rows
+from packing.row import SameTypes, length_of, make_rows
 
 _FIELDS = {"packer", "held", "ready"}
-
-
-def length_of(example: Mapping[str, Any]) -> int:
-  """The number of tokens of an example."""
-  return len(example["input_ids"])
 
 
 class StreamPacker:
@@ -45,7 +40,7 @@ class StreamPacker:
   """
 
   def __init__(self, *, length: Callable[[Any], int] = length_of, **options: Any):
-    self._length = length
+    self._length, self._same_types = length, SameTypes()
     self._packer = OnlinePacker(**options)
     self._row_length = options["row_length"]
     width = options.get("max_sequences_per_pack")
@@ -57,7 +52,7 @@ class StreamPacker:
     """Adds one example; packs that it closes can then be taken.
 
     Raises:
-      InputError: the example is empty or longer than a row. It is not added.
+      InputError: the example is empty, longer than a row or padded. It is not added.
     """
     number = self._packer.num_added
     closed = self._packer.add(number, self._length(example))
@@ -82,7 +77,8 @@ class StreamPacker:
     Single values of examples become [M], with M = `max_sequences_per_pack`.
 
     Raises:
-      InputError: examples have single values, but `max_sequences_per_pack` is not set.
+      InputError: examples have single values, but `max_sequences_per_pack` is not set; or
+        their types change.
 
     Example:
       >>> packer = StreamPacker(row_length=6, max_sequences_per_pack=3)
@@ -99,7 +95,7 @@ class StreamPacker:
           "Examples have single values, which need a fixed number of places in a row. Pass "
           "max_sequences_per_pack."
         )
-      yield {name: x[0] for name, x in rows.items()}
+      yield {name: x[0] for name, x in self._same_types(rows).items()}
 
   def state(self) -> dict[str, Any]:
     """The whole state: that of the packer, and the examples that it holds.

@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 
 import packing
 from packing.epochs import PlannedPacks
+from packing.errors import check_integer
 
 
 class PackedDataset(Dataset):
@@ -44,7 +45,7 @@ class PackedDataset(Dataset):
 
   def set_epoch(self, epoch: int):
     """Draws other packs; to be called before the loader begins the epoch."""
-    self._epoch[0] = epoch
+    self._epoch[0] = check_integer("epoch", epoch, at_least=0)
 
   @property
   def assignment(self) -> packing.Assignment:

@@ -10,7 +10,8 @@ import torch.distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
 from packing.errors import InputError, check_integer
-from packing.online.stream import StreamPacker, length_of
+from packing.online import StreamPacker
+from packing.row import length_of
 
 _FIELDS = {"shard", "seen", "ended", "packs", "stream"}
 

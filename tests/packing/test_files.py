@@ -273,9 +273,31 @@ def test_missing_values_are_refused(tmp_path):
     read(tmp_path / "x.parquet")
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_padded_sequences_are_refused(tmp_path, kind):
+  path = tmp_path / f"x.{kind}"
+  masks = [[True, True, False], [True] * 3]
+  write(path, table(input_ids=[[5, 6, 0], [7, 8, 9]], attention_mask=masks))
+  with pytest.raises(packing.InputError, match=r"x\.\w+ has zeros in attention_mask"):
+    read(path)
+  write(path, table(input_ids=[[5, 6], [7, 8, 9]], attention_mask=[[1, 1], [1] * 3]))
+  assert read(path) == [2, 3]
+  # The mask is of another column.
+  write(path, table(input_ids=TOKENS, labels=TOKENS[::-1], attention_mask=TOKENS))
+  assert read(path, column="labels") == LENGTHS[::-1]
+
+
+@pytest.mark.parametrize("values", [["a b"], [None], [0.5]])
+def test_input_ids_that_are_not_lists_are_refused(tmp_path, values):
+  write(tmp_path / "x.parquet", table(input_ids=values, attention_mask=[[1, 1]]))
+  with pytest.raises(packing.InputError, match=r"Column 'input_ids' .* expected lists"):
+    read(tmp_path / "x.parquet")
+
+
 @pytest.mark.parametrize(
   ("content", "message"),
   [
+    ({"max_sequence_length": 2, "counts": [[1], [2, 3]]}, "Expected counts as a vector"),
     ({}, "None as counts"),
     ({"max_sequence_length": 3, "counts": [1, 2]}, "expected a histogram"),
     ({"max_sequence_length": 2, "counts": [0, 0]}, "empty"),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import packing
+from packing.epochs import PlannedPacks
 
 
 def test_a_row_is_filled_from_the_left():
@@ -55,6 +56,66 @@ def test_rows_that_cannot_be_are_refused(options, message):
 
 
 IDS = {"input_ids": [1, 2]}
+
+
+@pytest.mark.parametrize("sequences", [[1, 2, 3], np.array([1, 2]), [None]])
+def test_tokens_instead_of_sequences_are_refused(sequences):
+  with pytest.raises(packing.InputError, match="Put a single sequence in a list"):
+    packing.make_row(sequences, row_length=4)
+
+
+@pytest.mark.parametrize(
+  ("packs", "message"),
+  [
+    ([IDS, IDS], "Expected packs, which are lists of examples"),
+    ([None], "Expected packs, which are lists of examples"),
+    ([[None]], "An example has no input_ids; found None"),
+    ([[[1, 2], [3]]], r"An example has no input_ids; found \[1, 2\]"),
+    ([[{"input_ids": None}]], "An example has None as input_ids"),
+    ([[{"input_ids": "text"}]], "An example has 'text' as input_ids"),
+    ([[{"input_ids": np.ones((1, 2), int)}]], r"array\(\[\[1, 1\]\]\) as input_ids"),
+    ([[{"input_ids": [None, 1]}]], "object; expected integers"),
+    ([[IDS | {"more": [[1], [2, 3]]}]], "object; expected integers"),
+    ([[IDS, IDS | {"label": None}]], "examples with the same fields"),
+    ([[IDS | {"label": None}]], "label is None; expected one number"),
+  ],
+)
+def test_what_is_no_pack_of_examples_is_refused_in_one_line(packs, message):
+  with pytest.raises(packing.InputError, match=message) as caught:
+    packing.make_rows(packs, 4)
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("as_list", [list, np.array])
+def test_padding_is_not_packed_as_text(as_list):
+  padded = {"input_ids": [5, 6, 0, 0], "attention_mask": as_list([1, 1, 0, 0])}
+  stream = packing.StreamPacker(row_length=8)
+  plan = packing.pack([4], max_sequence_length=8)
+  for call in (
+    lambda: packing.make_rows([[padded]], 8),
+    lambda: stream.add(padded),
+    lambda: PlannedPacks([padded], plan),
+    lambda: PlannedPacks([padded], plan, lengths=[4]).rows(0, [0]),
+  ):
+    with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
+      call()
+  whole = {"input_ids": [5, 6], "attention_mask": as_list([1, 1])}
+  assert packing.make_rows([[whole]], 4)["attention_mask"].tolist() == [[1, 1, 0, 0]]
+
+
+def test_numbers_of_sequences_have_one_type_in_all_rows():
+  examples = [IDS | {"label": label} for label in (5, 3.5, 4)]
+  with pytest.raises(packing.InputError, match="label is the integer 5 in one example"):
+    packing.make_rows([examples], 8)
+  stream = packing.StreamPacker(row_length=2, max_sequences_per_pack=1)
+  for example in examples:
+    stream.add(example)
+  stream.flush()
+  with pytest.raises(packing.InputError, match=r"labels is float32 .* was int32 before"):
+    list(stream.take_rows())
+  packs = PlannedPacks(examples, packing.pack([2] * 3, max_sequence_length=2))
+  with pytest.raises(packing.InputError, match="Convert all to float, or all to int"):
+    [packs.rows(0, [number]) for number in range(3)]
 
 
 @pytest.mark.parametrize(

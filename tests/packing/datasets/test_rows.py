@@ -130,6 +130,26 @@ def test_what_cannot_be_packed_is_refused():
     pack_dataset(text, PLAN)[0]
 
 
+@pytest.mark.parametrize(
+  ("columns", "message"),
+  [
+    ({"input_ids": ["words"]}, "'input_ids' of the dataset is string; expected lists"),
+    ({"input_ids": [None]}, "'input_ids' of the dataset is null; expected lists"),
+    ({"input_ids": []}, "'input_ids' of the dataset is null; expected lists"),
+    ({"input_ids": [[1], None]}, "has 1 missing values"),
+    ({"input_ids": [[5, 6, 0]], "attention_mask": [[1, 1, 0]]}, "padding=False"),
+  ],
+)
+def test_columns_that_are_not_lists_of_tokens_are_refused(columns, message):
+  dataset = datasets.Dataset.from_dict(columns)
+  with pytest.raises(packing.InputError, match=message):
+    pack_dataset(dataset, packing.pack([3], max_sequence_length=4))
+  if columns["input_ids"]:
+    rows = pack_iterable_dataset(dataset.to_iterable_dataset(), row_length=4)
+    with pytest.raises(packing.InputError, match=r"as input_ids|padding=False"):
+      list(rows)
+
+
 def test_what_the_page_shows_runs():
   page = markdown.ROOT / "docs/how_to_pack.md"
   blocks = markdown.blocks(page.read_text(), "python")

@@ -92,6 +92,20 @@ def test_sources_of_other_kinds_give_the_same_rows():
     assert_equal(PackedMapDataset(source, PLAN, lengths=LENGTHS), make_rows())
 
 
+def test_an_index_from_the_end_is_refused_since_rows_repeat():
+  for rows in (make_rows(), make_rows().repeat(2)):
+    with pytest.raises(packing.InputError, match="index of a row is -1; expected at least"):
+      rows[-1]
+
+
+def test_padding_is_not_packed_as_text():
+  padded = [{"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}]
+  with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
+    PackedMapDataset(padded, packing.pack([3], max_sequence_length=4))
+  with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
+    list(make_stream(padded))
+
+
 def test_a_wrong_plan_is_refused():
   with pytest.raises(packing.InputError, match="lengths"):
     PackedMapDataset(EXAMPLES[1:], PLAN)
