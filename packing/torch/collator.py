@@ -11,7 +11,14 @@ import torch
 
 import packing
 from packing.errors import InputError, check_integer, short_repr
-from packing.row import IGNORED
+from packing.row import IGNORED, SameTypes, lay_out_packs
+
+# Models of transformers that count positions from `pad_token_id + 1` on.
+_COUNT_FROM_PAD = (
+  *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer"),
+  *("luke", "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta"),
+  *("xlm-roberta-xl", "xmod"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,9 @@ class PackedCollator:
       sequence are as wide as the batch needs.
     length_multiple, separator_tokens: as in the plan.
 
+  Raises:
+    InputError: an attribute is out of range, or a field's type changes between batches.
+
   Example:
     >>> collator = PackedCollator(row_length=6, max_sequences=2)
     >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4, 4], "label": 0}]
@@ -61,6 +71,9 @@ class PackedCollator:
   max_sequences: int | None = None
   length_multiple: int = 1
   separator_tokens: int = 0
+  _same_types: SameTypes = dataclasses.field(
+    default_factory=SameTypes, init=False, repr=False, compare=False
+  )
 
   def __post_init__(self):
     for name in ("row_length", "length_multiple"):
@@ -71,15 +84,40 @@ class PackedCollator:
       )
     if self.attention == "flash" and self.window is not None:
       raise InputError("window is for masks; FlashAttention gets it from the model.")
+    if not getattr(self.dtype, "is_floating_point", False):
+      raise InputError(
+        f"dtype is {short_repr(self.dtype)}; expected that of the model, such as "
+        "torch.bfloat16."
+      )
 
   @classmethod
-  def of(cls, plan: packing.Plan, **options: Any) -> PackedCollator:
-    """Makes a collator for the rows of a plan."""
-    return cls(
-      row_length=plan.row_length,
-      max_sequences=plan.packing_depth,
-      **plan.spacing | options,
+  def of(
+    cls, plan: packing.Plan, model_config: Any = None, **options: Any
+  ) -> PackedCollator:
+    """Makes a collator for the rows of a plan.
+
+    Args:
+      plan: gives `row_length`, `max_sequences`, `length_multiple` and `separator_tokens`.
+      model_config: the config of a model of transformers, which gives `pad_id`,
+        `first_position` and `window`; None for their defaults. To check them, compare with
+        a `reference` in `packing.testing.assert_packed_equals_unpacked`.
+      options: attributes, in place of those of the plan and the config.
+
+    Raises:
+      InputError: an attribute is out of range, `model_config` is not a config, or its model
+        has layers that no mask of this class fits.
+    """
+    of_plan = {
+      "row_length": plan.row_length,
+      "max_sequences": plan.packing_depth,
+      **plan.spacing,
+    }
+    of_model = (
+      {} if model_config is None else _of_model(model_config, plan.histogram.longest)
     )
+    if options.get("attention") == "flash":
+      of_model.pop("window", None)
+    return cls(**of_plan | of_model | options)
 
   def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
     """The arguments of a model for B packs, or for B rows of `packing.datasets`.
@@ -95,19 +133,40 @@ class PackedCollator:
       `max_length_q` and `max_length_k` replace the mask; padding counts as a sequence.
 
     Raises:
-      InputError: a pack does not fit, or examples have different fields.
+      InputError: a pack does not fit, or examples have different fields or types or are
+        padded (see `packing.make_rows`).
     """
-    return self.arguments(self.rows(packs))
+    return self._arguments(*self._fields(packs))
 
   def rows(self, packs: Sequence[Any]) -> dict[str, np.ndarray]:
     """A packed batch of NumPy arrays, in the form that `packing.testing` needs."""
-    if packs and isinstance(packs[0], Mapping):  # rows already
-      return {name: np.stack([row[name] for row in packs]) for name in packs[0]}
-    names = ("row_length", "max_sequences", "length_multiple", "separator_tokens")
-    return packing.make_rows(packs, **{name: getattr(self, name) for name in names})
+    return self._fields(packs)[0]
 
   def arguments(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a model for a packed batch of `rows` or of `packing.testing`."""
+    """The arguments of a model for a packed batch of `rows` or of `packing.testing`.
+
+    Raises:
+      InputError: M is S, so that fields of sequences look like fields of tokens.
+    """
+    return self._arguments(rows, None)
+
+  def _fields(self, packs: Sequence[Any]) -> tuple[dict[str, np.ndarray], set[str] | None]:
+    """A packed batch, and which of its fields belong to sequences, if that is known."""
+    if packs and isinstance(packs[0], Mapping) and "segment_ids" in packs[0]:  # rows
+      rows = {name: np.stack([row[name] for row in packs]) for name in packs[0]}
+      return self._same_types(rows), None
+    tokens, sequences = lay_out_packs(
+      packs,
+      self.row_length,
+      self.max_sequences,
+      self.length_multiple,
+      self.separator_tokens,
+    )
+    return self._same_types(tokens | sequences), set(sequences)
+
+  def _arguments(
+    self, rows: Mapping[str, Any], of_sequences: set[str] | None
+  ) -> dict[str, Any]:
     batch = {name: torch.as_tensor(np.asarray(x)) for name, x in rows.items()}
     for name, x in batch.items():  # PyTorch's losses and gathers reject int32
       if not x.is_floating_point() and x.dtype != torch.bool:
@@ -115,9 +174,17 @@ class PackedCollator:
     segments, positions = batch.pop("segment_ids"), batch["position_ids"]
     batch.pop("attention_mask", None)  # a tokenizer's; it does not separate sequences
     is_real = segments > 0
+    if of_sequences is None:
+      of_sequences = {name for name, x in batch.items() if x.shape != segments.shape}
+      if "sequence_starts" in batch and "sequence_starts" not in of_sequences:
+        raise InputError(
+          f"Rows of {segments.shape[1]} tokens have as many places for sequences, so "
+          "fields of tokens and of sequences look alike. Make them with a smaller "
+          "max_sequences."
+        )
     if self.causal:
       batch.setdefault("labels", batch["input_ids"])
-    if "labels" in batch and batch["labels"].shape == segments.shape:
+    if "labels" in batch and "labels" not in of_sequences:
       is_target = is_real & (positions > 0) if self.causal else is_real
       batch["labels"] = batch["labels"].where(is_target, IGNORED)
     batch |= {
@@ -129,8 +196,7 @@ class PackedCollator:
         first = segments.shape[1] * torch.arange(len(segments))[:, None]
         batch["sequence_starts"] = batch["sequence_starts"] + first
       flat = {
-        name: x.reshape(1, -1) if x.shape == segments.shape else x
-        for name, x in batch.items()
+        name: x if name in of_sequences else x.reshape(1, -1) for name, x in batch.items()
       }
       return flat | self._flash(segments)
     return batch | {"attention_mask": self._masks(segments)}
@@ -152,8 +218,8 @@ class PackedCollator:
     }
 
   def _additive(self, is_allowed: torch.Tensor) -> torch.Tensor:
-    forbidden = torch.finfo(self.dtype).min
-    return torch.where(is_allowed, 0.0, forbidden).to(self.dtype)[:, None]
+    mask = torch.zeros(is_allowed.shape, dtype=self.dtype)
+    return mask.masked_fill(~is_allowed, torch.finfo(self.dtype).min)[:, None]
 
   def _flash(self, segments: torch.Tensor) -> dict[str, Any]:
     is_new = torch.ones_like(segments, dtype=torch.bool)
@@ -172,3 +238,30 @@ class PackedCollator:
       "max_length_q": longest,
       "max_length_k": longest,
     }
+
+
+def _of_model(config: Any, longest: int) -> dict[str, Any]:
+  """The collator's options for a model of transformers and sequences up to a length."""
+  if not hasattr(config, "model_type"):
+    raise InputError(
+      f"model_config is {short_repr(config)}; expected the config of a model of "
+      "transformers, such as model.config."
+    )
+  pad_id = getattr(config, "pad_token_id", None)
+  pad_id = 0 if pad_id is None or pad_id < 0 else pad_id
+  first = pad_id + 1 if config.model_type in _COUNT_FROM_PAD else 0
+  kinds = set(getattr(config, "layer_types", None) or ())
+  if others := kinds - {"full_attention", "sliding_attention"}:
+    raise InputError(
+      f"{config.model_type} has layers of type {', '.join(sorted(others))}; expected only "
+      "full_attention and sliding_attention, in which a mask keeps sequences apart."
+    )
+  window = getattr(config, "sliding_window", None)
+  if not kinds and window is not None and window < longest:
+    raise InputError(
+      f"{config.model_type} has a window of {window} tokens in all layers, and a sequence "
+      f"has {longest}; expected layer_types in the config, or sequences of at most "
+      f"{window} tokens."
+    )
+  window = window if "sliding_attention" in kinds else None
+  return {"pad_id": pad_id, "first_position": first, "window": window}

@@ -123,6 +123,42 @@ def test_labels_of_sequences_stand_beside_their_starts():
   assert batch["input_ids"][rows, batch["sequence_starts"]][mask].tolist() == [5, 7, 8]
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"attention": "flash"}])
+def test_labels_of_sequences_stay_with_as_many_places_as_tokens(options):
+  pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [7], "label": 2}]
+  collator = PackedCollator(row_length=4, max_sequences=4, **options)
+  batch = collator([pack, pack])
+  assert batch["labels"].tolist() == [[1, 2, -100, -100]] * 2
+  rows = collator.rows([pack])
+  with pytest.raises(packing.InputError, match="Make them with a smaller max_sequences"):
+    collator.arguments(rows)
+  with pytest.raises(packing.InputError, match="Make them with a smaller max_sequences"):
+    collator([{name: x[0] for name, x in rows.items()}])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_mask_of_any_type_forbids_by_the_lowest_number_of_it(dtype):
+  batch = PackedCollator(row_length=2, dtype=dtype)([[{"input_ids": [5]}]])
+  lowest = torch.finfo(dtype).min
+  assert batch["attention_mask"].dtype == dtype
+  assert batch["attention_mask"].tolist() == [[[[0, lowest], [lowest, 0]]]]
+  with pytest.raises(packing.InputError, match="expected that of the model"):
+    PackedCollator(row_length=2, dtype=torch.int64)
+
+
+def test_what_is_no_batch_of_packs_is_refused():
+  example = {"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0]}
+  collator = PackedCollator(row_length=8, causal=True)
+  with pytest.raises(packing.InputError, match="Expected packs, which are lists"):
+    collator([example])
+  with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
+    collator([[example]])
+  numbers = [[[{"input_ids": [5], "label": label}]] for label in (5, 3.5)]
+  collator(numbers[0])
+  with pytest.raises(packing.InputError, match="Convert all to float, or all to int"):
+    collator(numbers[1])
+
+
 def test_token_labels_padding_and_positions():
   pack = [
     {"input_ids": [5, 6], "labels": [-100, 6], "token_type_ids": [0, 1]},
