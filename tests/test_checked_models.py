@@ -22,10 +22,11 @@ def test_a_hugging_face_model_is_isolated_by_a_mask_of_four_axes():
   from tests.model import reference
 
   bert = reference.make("BertModel", **reference.SIZES["odd"])
-  layers = runpy.run_path(str(RECIPE))["layers"]
+  recipe = runpy.run_path(str(RECIPE))
+  layers, alone = recipe["layers"], recipe["layers_alone"](bert)
   batch = lay_out([SEQUENCES[:2], SEQUENCES[2:]], row_length=8)
   assert_no_cross_contamination(layers(bert), batch)
-  assert_packed_equals_unpacked(layers(bert), SEQUENCES)
+  assert_packed_equals_unpacked(layers(bert), SEQUENCES, reference=alone)
   with pytest.raises(LeakError) as caught:
     assert_no_cross_contamination(layers(bert, whole_row=True), batch)
   page = " ".join((RECIPE.parents[1] / "how_to_check_a_model.md").read_text().split())

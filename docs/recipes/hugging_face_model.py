@@ -19,3 +19,13 @@ def layers(model: transformers.BertModel, *, whole_row: bool = False):
     return {f"layer {n}": x.numpy() for n, x in enumerate(found.hidden_states)}
 
   return apply
+
+
+def layers_alone(model: transformers.BertModel):
+  def reference(sequence):
+    ids = torch.as_tensor([sequence["input_ids"]])
+    with torch.no_grad():
+      found = model(input_ids=ids, output_hidden_states=True)
+    return {f"layer {n}": x[0].numpy() for n, x in enumerate(found.hidden_states)}
+
+  return reference

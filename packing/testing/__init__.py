@@ -28,6 +28,7 @@ from packing.testing.probe import (
   dtype_name,
   is_floating,
   make_probe,
+  named,
 )
 
 __all__ = [
@@ -147,8 +148,12 @@ def assert_packed_equals_unpacked(
   params: Any = None,
   row_length: int | None = None,
   tolerance: float | None = None,
+  reference: Callable[[Mapping[str, Any]], Any] | None = None,
 ):
   """Fails if outputs or gradients in packs differ from those with one sequence per row.
+
+  A mask that is wrong in the same way in both, such as too large a window, passes unless a
+  `reference` is given.
 
   Values that are equal in both, and infinite or larger than 1,000, come from masks; they do
   not count in the scale. Integers must be equal.
@@ -163,18 +168,28 @@ def assert_packed_equals_unpacked(
     row_length: S, in tokens; by default such that the two longest sequences fit in a row.
     tolerance: the largest difference allowed, divided by the largest value, for each output
       and for all gradients together; by default 1e-5 in float32 and 1e-12 in float64.
+    reference: the model as its authors call it, without a mask or positions of a packer: a
+      function from one of the sequences to its output [L, ...], or to several by name, as
+      of `apply`. Outputs in packs are compared with it instead, and gradients as without.
 
   Raises:
     AssertionError: names the output, and the sequence that differs most.
-    ValueError: no two sequences fit in a row, or the outputs do not depend on them.
+    ValueError: no two sequences fit in a row, the outputs do not depend on them, or those
+      of the reference have other names or shapes.
   """
   for output, size, limit, worst in differences(
-    apply, sequences, params=params, row_length=row_length, tolerance=tolerance
+    apply,
+    sequences,
+    params=params,
+    row_length=row_length,
+    tolerance=tolerance,
+    reference=reference,
   ):
     if not size <= limit:
       where = "" if worst is None else f", most in sequences[{worst}]"
+      other = "unpacked" if reference is None or worst is None else "the reference"
       raise AssertionError(
-        f"Packed differs from unpacked in {output!r}: relative difference {size:.3g}, "
+        f"Packed differs from {other} in {output!r}: relative difference {size:.3g}, "
         f"expected at most {limit:.3g}{where}."
       )
 
@@ -186,6 +201,7 @@ def differences(
   params: Any = None,
   row_length: int | None = None,
   tolerance: float | None = None,
+  reference: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> list[Difference]:
   """The difference of each output, in the order of computation, then of the gradients.
 
@@ -215,12 +231,16 @@ def differences(
     run = outputs_and_gradients(probe.apply, probe.params, functools.partial(_weigh, probe))
     outputs, gradients = map(list, zip(*map(run, batches), strict=True))
 
+  alone = None if reference is None else [named(reference(sequences[i])) for i in order]
   result, any_differ = [], False
   for name in outputs[0]:
     owners = [probe.owners(name, x[name], b) for x, b in zip(outputs, batches, strict=True)]
     items, expected = (
       as_array(name, x[name])[owner > 0] for x, owner in zip(outputs, owners, strict=True)
     )
+    if alone is not None:
+      counts = (owners[1] > 0).sum(axis=1)[: len(alone)].tolist()
+      expected = _of_reference(name, alone, counts, items.shape[1:])
     any_differ |= len(expected) > 0 and bool((expected != expected[:1]).any())
     gaps = _gaps(items, expected)
     rows = np.nonzero(owners[1] > 0)[0]
@@ -236,6 +256,26 @@ def differences(
     limit = min(_limit(x, tolerance) for x in gradients[1])
     result.append(Difference("gradients", relative_difference(*gradients), limit, None))
   return result
+
+
+def _of_reference(
+  name: str, alone: list[dict[str, Any]], counts: list[int], shape: tuple[int, ...]
+) -> np.ndarray:
+  """An output of the reference for all sequences, one after the other."""
+  found = []
+  for outputs, count in zip(alone, counts, strict=True):
+    if name not in outputs:
+      raise ValueError(
+        f"Expected an output {name!r} of the reference, as in packs; found "
+        f"{', '.join(outputs)}."
+      )
+    found.append(as_array(name, outputs[name]))
+    if found[-1].shape != (count, *shape):
+      raise ValueError(
+        f"Expected output {name!r} of the reference to have shape {(count, *shape)} for a "
+        f"sequence, as in packs; found {found[-1].shape}."
+      )
+  return np.concatenate(found)
 
 
 def relative_difference(a: Sequence[Any], b: Sequence[Any]) -> float:

@@ -54,6 +54,29 @@ def test_what_is_wrong_is_named():
     assert_causal(model, BATCH)
 
 
+def test_a_mask_that_is_wrong_in_packs_and_without_is_found_by_the_reference():
+  def windowed(batch):
+    ids = batch["segment_ids"]
+    near = np.abs(np.arange(ids.shape[1])[:, None] - np.arange(ids.shape[1])) <= 1
+    allowed = (ids[:, :, None] == ids[:, None, :]) & near
+    x = TABLE[batch["input_ids"]] + PLACES[batch["position_ids"]]
+    return {"attention": attend(x, allowed)}
+
+  def alone(sequence):
+    x = TABLE[sequence["input_ids"]] + PLACES[: len(sequence["input_ids"])]
+    return {"attention": attend(x[None], True)[0]}
+
+  check = assert_packed_equals_unpacked
+  check(model, SEQUENCES, reference=alone)
+  check(windowed, SEQUENCES)
+  with pytest.raises(AssertionError, match="differs from the reference in 'attention'"):
+    check(windowed, SEQUENCES, reference=alone)
+  with pytest.raises(ValueError, match=r"shape \(3, 6\) for a sequence.* \(1, 3, 6\)"):
+    check(model, SEQUENCES, reference=lambda x: {"attention": alone(x)["attention"][None]})
+  with pytest.raises(ValueError, match="Expected an output 'attention' of the reference"):
+    check(model, SEQUENCES, reference=lambda x: alone(x)["attention"])
+
+
 @pytest.mark.parametrize("methods", [(), "change", ("derivatives",)])
 def test_unknown_methods_or_none_are_refused(methods):
   for check in (assert_no_cross_contamination, assert_causal):

@@ -15,11 +15,17 @@ pytestmark = pytest.mark.extra("torch")
 class Model:
   """One layer of attention, with the arguments and outputs of a model of transformers."""
 
+  config = types.SimpleNamespace(model_type="gpt2", pad_token_id=None)
+
   def __init__(self):
     self.token, self.position = torch.nn.Embedding(19, 8), torch.nn.Embedding(19, 8)
     self.output = torch.nn.Linear(8, 19)
 
-  def __call__(self, input_ids, position_ids, attention_mask, labels=None):
+  def __call__(self, input_ids, position_ids=None, attention_mask=None, labels=None):
+    if position_ids is None:  # as a model of transformers makes them
+      length = input_ids.shape[1]
+      position_ids = torch.arange(length)[None]
+      attention_mask = torch.full((1, 1, length, length), -torch.inf).triu(1)
     x = self.token(input_ids) + self.position(position_ids)
     scores = x @ x.swapaxes(1, 2) + attention_mask[:, 0]
     logits = self.output(scores.softmax(-1) @ x)

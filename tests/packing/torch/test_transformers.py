@@ -3,6 +3,7 @@
 python -m tests.packing.torch.test_transformers prints by how much they differ.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,56 @@ def test_sequences_alone_get_what_the_model_gives_without_any_mask(name):
           alone = model(input_ids=ids).logits[0]
           here = torch.as_tensor(rows["segment_ids"][row] == number)
           torch.testing.assert_close(packed[row, here], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_options_of_a_model_come_from_its_config_and_a_reference_checks_them(name):
+  model, options = make(name)
+  lengths = [len(x["input_ids"]) for x in sequences()]
+  plan = packing.pack(lengths, max_sequence_length=ROW)
+  causal = {"causal": options.get("causal", False)}
+  collator = PackedCollator.of(plan, model.config, **causal)
+  assert collator.window == options.get("window")
+  assert collator.first_position == options.get("first_position", 0)
+  assert collator.pad_id == model.config.pad_token_id
+
+  def alone(sequence):
+    with torch.no_grad():
+      return model(input_ids=torch.as_tensor(sequence["input_ids"])[None]).logits[0]
+
+  check = functools.partial(
+    assert_packed_equals_unpacked, sequences=sequences(), row_length=ROW
+  )
+  check(as_function(model, collator), reference=alone)
+  wrong = {"modernbert": {"window": 4}, "roberta": {"first_position": 3}}.get(name)
+  if wrong is not None:
+    apply = as_function(model, PackedCollator.of(plan, model.config, **causal | wrong))
+    check(apply)
+    with pytest.raises(AssertionError, match="differs from the reference"):
+      check(apply, reference=alone)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"layer_types": ["full_attention", "linear_attention"]}, "of type linear_attention"),
+    ({"sliding_window": 3}, "a window of 3 tokens in all layers, and a sequence has 5"),
+    ({}, None),
+    ({"sliding_window": 5, "pad_token_id": -1}, None),
+  ],
+)
+def test_models_that_no_mask_fits_are_refused(fields, message):
+  plan = packing.pack([5, 2], max_sequence_length=8)
+  config = transformers.PretrainedConfig()
+  for name, value in fields.items():
+    setattr(config, name, value)
+  if message is None:
+    assert PackedCollator.of(plan, config) == PackedCollator.of(plan)
+    return
+  with pytest.raises(packing.InputError, match=message):
+    PackedCollator.of(plan, config)
+  with pytest.raises(packing.InputError, match="expected the config of a model"):
+    PackedCollator.of(plan, fields)
 
 
 @pytest.mark.parametrize("name", MODELS)
