@@ -130,11 +130,12 @@ def _filled(
   name: str, values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0
 ) -> np.ndarray:
   """int32[S]; a row with the values of all sequences at their places."""
-  if wrong := [x for x in map(as_array, values) if x.ndim != 1]:
+  arrays = list(map(as_array, values))
+  if wrong := [x for x in arrays if x.ndim != 1]:
     raise InputError(
       f"{name} have shape {wrong[0].shape} in a sequence; expected one axis."
     )
-  tokens = np.concatenate(list(values))
+  tokens = np.concatenate(arrays)
   if tokens.dtype.kind not in "iu":
     raise InputError(f"{name} are {tokens.dtype}; expected integers.")
   row = np.full(row_length, padding, np.int32)
@@ -203,7 +204,7 @@ def lay_out_packs(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M]."""
   for pack in packs:
-    if isinstance(pack, Mapping) or not hasattr(pack, "__len__"):
+    if isinstance(pack, Mapping | str) or not hasattr(pack, "__len__"):
       raise InputError(
         f"Expected packs, which are lists of examples; found {short_repr(pack)} as a pack. "
         "Put the examples of each row in a list."

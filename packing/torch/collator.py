@@ -152,7 +152,8 @@ class PackedCollator:
 
   def _fields(self, packs: Sequence[Any]) -> tuple[dict[str, np.ndarray], set[str] | None]:
     """A packed batch, and which of its fields belong to sequences, if that is known."""
-    if packs and isinstance(packs[0], Mapping) and "segment_ids" in packs[0]:  # rows
+    is_row = not isinstance(packs, Mapping) and packs and isinstance(packs[0], Mapping)
+    if is_row and "segment_ids" in packs[0]:
       rows = {name: np.stack([row[name] for row in packs]) for name in packs[0]}
       return self._same_types(rows), None
     tokens, sequences = lay_out_packs(

@@ -58,15 +58,18 @@ def test_rows_that_cannot_be_are_refused(options, message):
 IDS = {"input_ids": [1, 2]}
 
 
-@pytest.mark.parametrize("sequences", [[1, 2, 3], np.array([1, 2]), [None]])
+@pytest.mark.parametrize(
+  "sequences", [[1, 2, 3], np.array([1, 2]), [None], [[[1], [2, 3]]]]
+)
 def test_tokens_instead_of_sequences_are_refused(sequences):
-  with pytest.raises(packing.InputError, match="Put a single sequence in a list"):
+  with pytest.raises(packing.InputError, match=r"single sequence in a list|are object"):
     packing.make_row(sequences, row_length=4)
 
 
 @pytest.mark.parametrize(
   ("packs", "message"),
   [
+    (IDS, "Expected packs, which are lists of examples"),
     ([IDS, IDS], "Expected packs, which are lists of examples"),
     ([None], "Expected packs, which are lists of examples"),
     ([[None]], "An example has no input_ids; found None"),

@@ -151,6 +151,8 @@ def test_what_is_no_batch_of_packs_is_refused():
   collator = PackedCollator(row_length=8, causal=True)
   with pytest.raises(packing.InputError, match="Expected packs, which are lists"):
     collator([example])
+  with pytest.raises(packing.InputError, match="Expected packs, which are lists"):
+    collator(example)
   with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
     collator([[example]])
   numbers = [[[{"input_ids": [5], "label": label}]] for label in (5, 3.5)]
