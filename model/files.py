@@ -7,9 +7,16 @@ import pathlib
 import shutil
 from collections.abc import Iterator
 
-from packing.files import NotWritten, write_json, write_text
+from packing.files import NotWritten, parse_json, write_json, write_text
 
-__all__ = ["NotWritten", "check_new_folder", "whole_folder", "write_json", "write_text"]
+__all__ = [
+  "NotWritten",
+  "check_new_folder",
+  "parse_json",
+  "whole_folder",
+  "write_json",
+  "write_text",
+]
 
 
 @contextlib.contextmanager
@@ -29,7 +36,7 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     FileExistsError: the folder is not empty; the message says what to do.
     NotWritten: an OSError in the block.
   """
-  directory = pathlib.Path(directory).absolute()
+  directory = pathlib.Path(directory).resolve()  # a folder replaces no symbolic link
   check_new_folder(directory)
   partial = directory.with_name(f".{directory.name}.partial")
   shutil.rmtree(partial, ignore_errors=True)

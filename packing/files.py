@@ -7,8 +7,9 @@ import json
 import os
 import pathlib
 import secrets
+import shutil
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from packing.errors import InputError
 
@@ -41,6 +42,9 @@ class NotWritten(InputError, OSError):
 def whole_file(path) -> Iterator[BinaryIO]:
   """Opens a file for writing; it gets its name when the block ends without an error.
 
+  A file that exists keeps its mode; through a symbolic link, the file it points to is
+  written.
+
   Raises:
     NotWritten: an InputError and an OSError: the file cannot be written; nothing is left
       behind.
@@ -58,15 +62,19 @@ def whole_file(path) -> Iterator[BinaryIO]:
 def whole_path(path) -> Iterator[pathlib.Path]:
   """A temporary path to write to; renamed to `path` if the block ends without an error.
 
+  A symbolic link stays, and its target is replaced. A file that is replaced keeps its mode.
+
   Raises:
     OSError: the disk is full, or not writable; nothing is left behind.
   """
-  partial = _partial(path)
+  target, partial = _target_and_partial(path)
   try:
     yield partial
+    if target.exists():
+      shutil.copymode(target, partial)
     with partial.open("rb") as file:
       os.fsync(file.fileno())
-    os.replace(partial, path)
+    os.replace(partial, target)
   finally:
     with contextlib.suppress(OSError):
       partial.unlink()
@@ -78,7 +86,7 @@ def check_writable(path):
   Raises:
     NotWritten: the file cannot be written.
   """
-  partial = _partial(path)
+  _, partial = _target_and_partial(path)
   try:
     partial.touch(exist_ok=False)
     partial.unlink()
@@ -86,14 +94,28 @@ def check_writable(path):
     raise NotWritten(f"Cannot write {path}: {error.strerror}.") from error
 
 
-def _partial(path) -> pathlib.Path:
-  """The name of a new temporary file in the same folder."""
-  path = pathlib.Path(path)
-  if path.exists() and not path.is_file():
+def _target_and_partial(path) -> tuple[pathlib.Path, pathlib.Path]:
+  """The file that a path leads to, and the name of a new temporary file beside it."""
+  target = pathlib.Path(os.path.realpath(path))
+  if target.is_symlink() or (target.exists() and not target.is_file()):
     raise NotWritten(
       f"Cannot write {path}: it exists and is not a file. Choose another name."
     )
-  return path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
+  return target, target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
+
+
+def parse_json(text: str | bytes) -> Any:
+  """Parses JSON; unlike `json.loads`, reports too deep a nesting as a ValueError.
+
+  Example:
+    >>> parse_json("[" * 200_000)
+    Traceback (most recent call last):
+    ValueError: it is nested too deeply
+  """
+  try:
+    return json.loads(text)
+  except RecursionError as error:
+    raise ValueError("it is nested too deeply") from error
 
 
 def read_json(path, *, what: str) -> dict:
@@ -113,7 +135,7 @@ def read_json(path, *, what: str) -> dict:
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is not text; expected {what}.") from error
   try:
-    content = json.loads(text)
+    content = parse_json(text)
   except ValueError as error:
     raise InputError(f"{path} is not JSON ({error}); expected {what}.") from error
   if not isinstance(content, dict):

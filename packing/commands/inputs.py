@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import re
@@ -79,7 +78,7 @@ def prepared_length(path) -> int:
   sequence is shorter.
   """
   try:
-    content = json.loads((pathlib.Path(path) / "manifest.json").read_text())
+    content = files.parse_json((pathlib.Path(path) / "manifest.json").read_text())
     return int(content["settings"]["max_sequence_length"])
   except (OSError, ValueError, LookupError, TypeError):
     return 1

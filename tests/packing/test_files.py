@@ -88,7 +88,7 @@ def test_weights_in_a_file_cannot_lift_the_bound_above_the_truth(plan, path):
   assert load_changed(path, ["bound_weights"], true).lower_bound == plan.lower_bound
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "\udcff"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\udcff", "[" * 200_000])
 def test_other_files_are_refused_as_plans(tmp_path, text):
   file = tmp_path / "plan.json"
   file.write_bytes(text.encode(errors="surrogateescape"))
@@ -129,6 +129,21 @@ def test_a_file_gets_the_permissions_that_open_gives(tmp_path):
   (tmp_path / "theirs").write_text("text")
   ours, theirs = ((tmp_path / name).stat().st_mode for name in ("ours", "theirs"))
   assert ours == theirs
+
+
+def test_a_link_and_a_mode_are_kept(tmp_path):
+  link, loop, target = (tmp_path / name for name in ("link", "loop", "target"))
+  link.symlink_to("target")
+  for text in ("before", "after"):  # at first, the link leads nowhere
+    files.write_text(link, text)
+    assert link.is_symlink()
+    assert target.read_text() == text
+    target.chmod(0o640)
+  files.write_text(target, "again")
+  assert target.stat().st_mode & 0o777 == 0o640
+  loop.symlink_to("loop")
+  with pytest.raises(packing.InputError, match="is not a file"):
+    files.write_text(loop, "x")
 
 
 def test_a_device_or_directory_is_not_replaced(tmp_path):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Collection
 
-from model.files import write_json, write_text
+from model.files import parse_json, write_json, write_text
 from training.errors import ConfigError
 
 __all__ = ["read_json", "read_json_lines", "read_lines", "write_json", "write_text"]
@@ -24,7 +23,7 @@ def read_json(path: str | pathlib.Path, *, remedy: str) -> dict:
     OSError: the file cannot be read.
   """
   try:
-    found = json.loads(pathlib.Path(path).read_bytes())
+    found = parse_json(pathlib.Path(path).read_bytes())
     if not isinstance(found, dict):
       raise ValueError(f"a {type(found).__name__}")
   except ValueError as error:
@@ -53,7 +52,7 @@ def read_lines(
 
 def _parse(line: bytes, names: Collection[str]) -> dict | None:
   try:
-    found = json.loads(line)
+    found = parse_json(line)
   except ValueError:
     return None
   is_whole = isinstance(found, dict) and all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 
 import matplotlib
@@ -10,6 +9,8 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+
+from packing.files import whole_file
 
 plt.style.use("packing.pictures")
 
@@ -164,7 +165,6 @@ def save(figure, path: str | pathlib.Path):
   """
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
-  partial = path.with_name(f".{path.name}")
-  figure.savefig(partial, format="png")
-  os.replace(partial, path)
+  with whole_file(path) as file:
+    figure.savefig(file, format="png")
   plt.close(figure)

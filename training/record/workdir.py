@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import ml_collections
 from flax.traverse_util import flatten_dict
 
 from model import hf, weights
+from model.files import parse_json
 from training.errors import ConfigError
 from training.record.files import read_json, read_json_lines, write_json
 from training.record.report import metric_of
@@ -126,7 +126,7 @@ def has_begun(workdir: str | pathlib.Path) -> bool:
   """Whether a run was recorded in the folder; Hugging Face has a `config.json`, too."""
   path = pathlib.Path(workdir) / _CONFIG
   try:
-    content = json.loads(path.read_bytes())
+    content = parse_json(path.read_bytes())
   except (OSError, ValueError):
     return path.exists()  # a damaged file is reported when it is read
   return not isinstance(content, dict) or "architectures" not in content
