@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 
 from packing import InputError
+from packing.files import parse_json
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
@@ -73,8 +73,8 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   """
   directory = pathlib.Path(directory)
   try:
-    manifest = json.loads((directory / MANIFEST).read_text())
-    digests = dict(manifest["sha256"])
+    manifest = parse_json((directory / MANIFEST).read_text())
+    digests = {str(name): digest for name, digest in manifest["sha256"].items()}
     shards = {split: list(names) for split, names in manifest["shards"].items()}
     settings, version = dict(manifest["settings"]), manifest["version"]
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -86,6 +86,18 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     raise InputError(
       f"{directory / MANIFEST} has version {version!r}; expected {VERSION}. Prepare the "
       "dataset again in another folder, or use the version of isopack that prepared it."
+    )
+  for split, names in shards.items():
+    # A shard has a checksum; a name is that of a file in the folder.
+    if names != sorted(name for name in digests if name.startswith(f"{split}-")):
+      raise InputError(
+        f"{directory / MANIFEST} names other shards of {split} than it has checksums of. "
+        f"Delete {directory} and prepare it again."
+      )
+  if foreign := [name for name in digests if pathlib.PurePath(name).name != name]:
+    raise InputError(
+      f"{directory / MANIFEST} names {foreign[0]}, which is not in its folder. Delete "
+      f"{directory} and prepare it again."
     )
   if altered := altered_file(directory, digests):
     raise InputError(
@@ -123,7 +135,9 @@ def altered_file(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Pa
 
 
 def file_sha256(path: pathlib.Path) -> str:
-  """The digest of a file; "" if it cannot be read."""
+  """The digest of a file; "" if it cannot be read, such as a pipe."""
+  if not path.is_file():
+    return ""
   try:
     with path.open("rb") as file:
       return hashlib.file_digest(file, "sha256").hexdigest()

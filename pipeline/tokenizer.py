@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from packing import InputError
+from packing.files import parse_json
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 NEVER_MASKED = PAD, CLS, SEP, MASK  # unknown words are masked and predicted like others
@@ -22,6 +23,7 @@ _PADDING_TOKENS = PAD, "<pad>", "<|pad|>"
 _END_TOKENS = END, "</s>", "<eos>", SEP
 # Never in a text: there, "[SEP]" is text. Other added tokens are tokens.
 _CONTROL = {*SPECIAL_TOKENS, *_PADDING_TOKENS, *_END_TOKENS, "<s>", "<unk>", "<mask>"}
+_MOST_UNUSED = 1000  # ids without a token, besides as many as there are tokens
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
@@ -107,17 +109,27 @@ class Tokenizer:
     self._tokenizer.save(str(path))
 
   def encode(self, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each text."""
+    """Token ids of each text.
+
+    Raises:
+      InputError: the tokenizer cannot split a text.
+    """
     ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):
       part = list(texts[start : start + _BATCH])
-      encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+      with _explained(f"{self.path} cannot split a text"):
+        encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
       ids += [encoding.ids for encoding in encodings]
     return ids
 
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Token ids of a text, and the start and end of each token in characters."""
-    encoding = self._tokenizer.encode(text, add_special_tokens=False)
+    """Token ids of a text, and the start and end of each token in characters.
+
+    Raises:
+      InputError: the tokenizer cannot split the text.
+    """
+    with _explained(f"{self.path} cannot split a text"):
+      encoding = self._tokenizer.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
 
@@ -128,7 +140,10 @@ def load_tokenizer(path: str) -> Tokenizer:
 
 
 def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
-  try:
+  with _explained(
+    f"Expected a tokenizer.json of Hugging Face's tokenizers, or GPT-2's "
+    f"{GPT2_VOCABULARY_FILE} under that name, at {path}"
+  ):
     if path.name == GPT2_VOCABULARY_FILE:
       tokenizer = _read_gpt2(path)
     else:
@@ -136,16 +151,17 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
       for token in definition.get("added_tokens") or []:
         token["special"] = token["content"] in _CONTROL
       tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))
-  except Exception as error:  # the library raises nothing narrower
-    raise InputError(
-      f"Expected a tokenizer.json of Hugging Face's tokenizers, or GPT-2's "
-      f"{GPT2_VOCABULARY_FILE} under that name, at {path}: {str(error).splitlines()[0]}."
-    ) from error
   tokenizer.no_padding()
   tokenizer.no_truncation()
   tokenizer.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
   ids = tokenizer.get_vocab(with_added_tokens=True)
-  vocabulary = [f"[unused {number}]" for number in range(max(ids.values(), default=-1) + 1)]
+  size = max(ids.values(), default=-1) + 1
+  if size > 2 * len(ids) + _MOST_UNUSED:
+    raise InputError(
+      f"{path} has {len(ids):,} tokens, but ids up to {size - 1:,}; expected few ids "
+      "without a token. Correct the ids."
+    )
+  vocabulary = [f"[unused {number}]" for number in range(size)]
   for token, number in ids.items():
     vocabulary[number] = token
   if not vocabulary:
@@ -174,6 +190,17 @@ def _rules(tokenizer: tokenizers.Tokenizer) -> list:
     normalizer["strip_accents"] = None  # which means the same
   added = [token["content"] for token in rules["added_tokens"] if not token["special"]]
   return [rules["model"], normalizer, rules["pre_tokenizer"], added]
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+  """Reports as InputError what `tokenizers` raises: Exception itself, and Rust's panics."""
+  try:
+    yield
+  except BaseException as error:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+      raise
+    raise InputError(f"{what}: {str(error).partition(chr(10))[0]}.") from error
 
 
 # ---- word pieces -----------------------------------------------------------------------
@@ -297,7 +324,7 @@ def _read_gpt2(path: pathlib.Path) -> tokenizers.Tokenizer:
     raise ValueError(
       f"there is no {merges}. Put it there, or give a tokenizer.json, which holds both"
     )
-  if END not in json.loads(path.read_text(encoding="utf-8")):
+  if END not in parse_json(path.read_text(encoding="utf-8")):
     raise ValueError(f"it has no token {END}")
   tokenizer = _bytes(models.BPE.from_file(str(path), str(merges)))
   tokenizer.add_special_tokens([END])

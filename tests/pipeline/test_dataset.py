@@ -39,6 +39,30 @@ def test_a_manifest_that_lacks_a_part_is_refused(reference, tmp_path, name):
     open_dataset(folder)
 
 
+@pytest.mark.parametrize("name", ["../other.arrow", "other.arrow", "train-copy.arrow"])
+def test_shards_outside_the_folder_or_without_a_checksum_are_refused(
+  reference, tmp_path, name
+):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  manifest = reference.manifest
+  shards = manifest["shards"]["train"]
+  shutil.copy(folder / shards[0], folder / name)
+  for named in ([name, *shards], shards[::-1], [*shards, shards[0]]):
+    changed = manifest | {"shards": manifest["shards"] | {"train": named}}
+    (folder / "manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(InputError, match="names other shards of train than"):
+      open_dataset(folder)
+
+
+def test_a_file_in_another_folder_is_refused(reference, tmp_path):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  manifest = dict(reference.manifest)
+  manifest["sha256"] = manifest["sha256"] | {"../train.arrow": ""}
+  (folder / "manifest.json").write_text(json.dumps(manifest))
+  with pytest.raises(InputError, match=r"names \.\./train\.arrow, which is not in its"):
+    open_dataset(folder)
+
+
 def test_a_dataset_of_another_version_is_refused(reference, tmp_path):
   folder = shutil.copytree(reference.directory, tmp_path / "d")
   (folder / "manifest.json").write_text(json.dumps(reference.manifest | {"version": 2}))

@@ -66,6 +66,39 @@ def trained(tmp_path_factory):
   return folder
 
 
+def changed(trained, path, **fields):
+  content = json.loads((trained / "tokenizer.json").read_text())
+  path.write_text(json.dumps(content | fields))
+  return path
+
+
+def test_ids_may_have_gaps_but_only_small_ones(trained, tmp_path):
+  model = json.loads((trained / "tokenizer.json").read_text())["model"]
+  sizes = {}
+  for largest in (300, 100_000_000):
+    given = {"model": model | {"vocab": model["vocab"] | {"last": largest}}}
+    path = changed(trained, tmp_path / f"{largest}.json", **given)
+    sizes[largest] = path
+  assert Tokenizer(sizes[300]).vocabulary[-2:] == ["[unused 299]", "last"]
+  with pytest.raises(InputError, match="has 281 tokens, but ids up to 100,000,000"):
+    Tokenizer(sizes[100_000_000])
+
+
+def test_a_panic_of_the_library_is_an_error_of_the_file(trained, tmp_path):
+  """When it is read, and when text takes a regular expression too long."""
+  path = tmp_path / "tokenizer.json"
+  normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+  with pytest.raises(InputError, match=r"tokenizer\.json: Precompiled"):
+    Tokenizer(changed(trained, path, normalizer=normalizer))
+  split = {"type": "Split", "pattern": {"Regex": "((a+)+)+$"}, "behavior": "Isolated"}
+  tokenizer = Tokenizer(changed(trained, path, pre_tokenizer=split | {"invert": False}))
+  text = "a" * 40 + "b"
+  with pytest.raises(InputError, match=r"json cannot split a text: Onig: Regex search"):
+    tokenizer.encode([text])
+  with pytest.raises(InputError, match=r"json cannot split a text: Onig: Regex search"):
+    tokenizer.encode_with_offsets(text)
+
+
 def test_any_text_decodes_to_itself_and_only_documents_end(trained):
   tokenizer = Tokenizer(trained / "tokenizer.json")
   assert (len(tokenizer.vocabulary), tokenizer.end_id) == (280, 0)
