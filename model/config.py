@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
+from packing.errors import short_repr
+
 # Which tokens a token may attend to; in a causal model, never later tokens.
 ATTENTION_MASKS = {
   "segment": "those of its own sequence",
@@ -33,6 +35,8 @@ SIZES = {
   "large": (24, 1024),
 }
 HEAD_SIZE = 64  # in all of these sizes and in GPT-2's
+_MOST = 2**31 - 1  # ids and positions are int32
+_LARGEST = 1e38  # in float32
 
 
 def fastest_dtype() -> jnp.dtype:
@@ -106,17 +110,16 @@ class ModelConfig:
     object.__setattr__(self, "param_dtype", jnp.dtype(self.param_dtype))
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.type == "int" and (type(value) is not int or value < 1):
-        raise ValueError(
-          f"{field.name} is {value!r}; expected a whole number of at least 1."
-        )
-      if field.type == "float" and type(value) not in (int, float):
-        raise ValueError(f"{field.name} is {value!r}; expected a number.")
+      told = f"{field.name} is {short_repr(value)}; expected"
+      if field.type == "int" and (type(value) is not int or not 1 <= value <= _MOST):
+        raise ValueError(f"{told} a whole number from 1 to {_MOST}.")
+      if field.type == "float" and (
+        type(value) not in (int, float) or not abs(value) < _LARGEST
+      ):
+        raise ValueError(f"{told} a number between -{_LARGEST} and {_LARGEST}.")
     for name in ("layer_norm_epsilon", "initializer_range"):
-      if not 0 < getattr(self, name) < math.inf:
-        raise ValueError(
-          f"{name} is {getattr(self, name)}; expected more than 0, and finite."
-        )
+      if getattr(self, name) <= 0:
+        raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0.")
     for name in ("dropout_rate", "attention_dropout_rate"):
       if not 0 <= getattr(self, name) < 1:
         raise ValueError(f"{name} is {getattr(self, name)}; expected a fraction in [0, 1).")

@@ -14,7 +14,6 @@ References:
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import flax.nnx as nnx
@@ -76,10 +75,8 @@ class ModernBertConfig(EncoderConfig):
     if self.local_window % 2:
       raise ValueError(f"local_window is {self.local_window}; expected an even number.")
     for name in ("global_base", "local_base"):
-      if not 1 < getattr(self, name) < math.inf:
-        raise ValueError(
-          f"{name} is {getattr(self, name)}; expected more than 1, and finite."
-        )
+      if getattr(self, name) <= 1:
+        raise ValueError(f"{name} is {getattr(self, name)}; expected more than 1.")
     if (head_size := self.hidden_size // self.num_heads) % 2:
       raise ValueError(
         f"hidden_size / num_heads is {head_size}; expected an even number, since rotary "

@@ -6,12 +6,13 @@ A folder of this project, a run's or an imported one, holds `model.json`, `vocab
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import json
+import math
 import pathlib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import flax.nnx as nnx
@@ -22,15 +23,18 @@ from orbax.checkpoint import v1 as ocp
 
 from model.blocks import Transformer
 from model.config import BertConfig, ModelConfig
-from model.files import write_json, write_text
+from model.files import parse_json, write_json, write_text
 from model.models import CONFIGS, MODELS, abstract_model, model_of
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
 PARAMS = "params"  # the part of a checkpoint that holds the parameters
+METADATA = "_CHECKPOINT_METADATA"  # Orbax's file of a checkpoint, written last
 FAMILY_NAMES = {"bert": "a BERT", "modern_bert": "a ModernBERT", "gpt2": "a GPT-2"}
 _EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
-
+_MOST_COMPRESSED = 1000  # bytes of parameters, which are noise, that a byte can hold
+# What Orbax and TensorStore raise for damaged files.
+_UNREADABLE = ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError
 
 _Config = TypeVar("_Config", bound=ModelConfig)
 
@@ -163,6 +167,19 @@ def check_vocabulary_size(
     )
 
 
+def check_layers(directory: str | pathlib.Path, config: ModelConfig, num_arrays: int):
+  """Checks that there is an array for each layer, before the model is built.
+
+  Raises:
+    WeightsError: the config has more layers than there are arrays.
+  """
+  if config.num_layers > num_arrays:
+    raise WeightsError(
+      f"The model in {directory} has num_layers={config.num_layers:,}, but only "
+      f"{num_arrays:,} arrays. Correct num_layers, or restore the weights."
+    )
+
+
 # ---- folders of this project -----------------------------------------------------------
 
 
@@ -213,7 +230,7 @@ def steps(directory: str | pathlib.Path) -> list[int]:
   Raises:
     WeightsError: a checkpoint does not store its parameters separately.
   """
-  complete = (pathlib.Path(directory) / CHECKPOINTS).glob("*/_CHECKPOINT_METADATA")
+  complete = (pathlib.Path(directory) / CHECKPOINTS).glob(f"*/{METADATA}")
   folders = [path.parent for path in complete if path.parent.name.isdecimal()]
   for folder in folders:
     if not (folder / PARAMS).is_dir():
@@ -254,41 +271,84 @@ def open_folder(
     )
   path = directory.absolute() / CHECKPOINTS / str(step)
 
-  def load() -> Params:
-    abstract = abstract_params(config, head, sharding=sharding)
+  @contextlib.contextmanager
+  def explained() -> Iterator[None]:
     try:
-      check_shapes(read_through(path / PARAMS), abstract)
-      return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
-    except (ValueError, KeyError, OSError) as error:
+      yield
+    except _UNREADABLE as error:
       raise WeightsError(
         f"The parameters in {path} are not those of {directory / MODEL}, or are damaged: "
         f"{beginning(error)} Restore the file, or choose another checkpoint with --step."
       ) from error
 
+  def load() -> Params:
+    abstract = abstract_params(config, head, sharding=sharding)
+    with explained():
+      _check_bytes(path / PARAMS, abstract)
+      read_through(path / PARAMS, abstract)
+      return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
+
+  with explained():
+    saved_as = parse_json((path / METADATA).read_text())["custom_metadata"] or {}
+    if saved_as.get("step", step) != step:
+      raise ValueError(f"it was saved as step {saved_as['step']}.")
+    num_arrays = len(_array_names(path / PARAMS))
+  check_layers(path, config, num_arrays)
   return StoredModel(directory, head, config, vocabulary, labels, step, load)
 
 
-def read_through(path: str | pathlib.Path) -> dict[str, tuple[int, ...]]:
+def _check_bytes(path: pathlib.Path, expected: Any):
+  """Raises ValueError if the files are too small for these arrays."""
+  needed = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(expected))
+  found = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+  if needed > _MOST_COMPRESSED * found:
+    raise ValueError(f"its arrays have {needed:,} bytes, but its files only {found:,}.")
+
+
+class OtherArrays(ValueError):
+  """A checkpoint has arrays of other names or shapes than expected."""
+
+
+def read_through(path: str | pathlib.Path, expected: Any):
   """Reads and decodes every array in a part of a checkpoint, to check that it is whole.
+
+  Names and shapes are compared before any array is read.
 
   Args:
     path: the folder of the part, such as `checkpoints/100/params`.
-
-  Returns:
-    The shape of each array by its name, with dots between the keys.
+    expected: a tree of arrays, or of their shapes.
 
   Raises:
-    ValueError, KeyError, OSError: an array is damaged; the messages are long.
+    OtherArrays: names the first array that differs from those of `expected`.
+    ValueError, KeyError, OSError: the part is damaged; the messages are long.
   """
-  base = {"driver": "ocdbt", "base": f"file://{pathlib.Path(path).absolute()}/"}
-  keys = tensorstore.KvStore.open(base).result().list().result()
-  shapes = {}
-  for key in keys:
-    name, _, part = key.decode().rpartition("/")
-    if part == "zarr.json":
-      spec = {"driver": "zarr3", "kvstore": base | {"path": f"{name}/"}}
-      shapes[name] = tensorstore.open(spec, open=True).result().read().result().shape
-  return shapes
+  arrays = {
+    name: tensorstore.open(
+      {"driver": "zarr3", "kvstore": _store(path) | {"path": f"{name}/"}}, open=True
+    ).result()
+    for name in _array_names(path)
+  }
+  _check_shapes({name: array.shape for name, array in arrays.items()}, expected)
+  for array in arrays.values():
+    array.read().result()
+
+
+def _store(path: str | pathlib.Path) -> dict[str, Any]:
+  return {"driver": "ocdbt", "base": f"file://{pathlib.Path(path).absolute()}/"}
+
+
+def _array_names(path: str | pathlib.Path) -> list[str]:
+  """The names of the arrays in a part of a checkpoint, with dots between the keys.
+
+  Raises:
+    ValueError, OSError: the part is damaged.
+  """
+  keys = tensorstore.KvStore.open(_store(path)).result().list().result()
+  parts = [key.decode().rpartition("/") for key in keys]
+  names = [name for name, _, part in parts if part == "zarr.json"]
+  if not names:  # TensorStore takes a lost file for an empty store
+    raise ValueError("manifest.ocdbt is lost, or holds no array.")
+  return names
 
 
 def shapes_of(tree: Any) -> dict[str, tuple[int, ...]]:
@@ -300,12 +360,7 @@ def shapes_of(tree: Any) -> dict[str, tuple[int, ...]]:
   }
 
 
-def check_shapes(stored: dict[str, tuple[int, ...]], expected: Any):
-  """Checks that the shapes that `read_through` returns are those of a tree.
-
-  Raises:
-    ValueError: names the first array that differs.
-  """
+def _check_shapes(stored: dict[str, tuple[int, ...]], expected: Any):
   shapes = shapes_of(expected)
   different = [
     f"{name} is {stored.get(name, 'missing')}, expected {shapes.get(name, 'none')}"
@@ -314,7 +369,7 @@ def check_shapes(stored: dict[str, tuple[int, ...]], expected: Any):
   ]
   if different:
     others = f" and {len(different) - 1} more differ" if len(different) > 1 else ""
-    raise ValueError(f"{different[0]}{others}.")
+    raise OtherArrays(f"{different[0]}{others}.")
 
 
 def beginning(error: Exception) -> str:
@@ -341,7 +396,7 @@ def read_description(directory: str | pathlib.Path) -> Description:
   """
   directory = pathlib.Path(directory)
   try:
-    value = json.loads((directory / MODEL).read_text(encoding="utf-8"))
+    value = parse_json((directory / MODEL).read_text(encoding="utf-8"))
     fields = value["config"]
     for name in ("dtype", "param_dtype"):
       fields[name] = jnp.dtype(fields[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import pathlib
@@ -17,11 +18,12 @@ import jax.numpy as jnp
 from orbax.checkpoint import v1 as ocp
 
 from model import weights
+from model.files import parse_json
 from training import processes
 from training.step import State
 
 _REST = "training"  # the part that only training reads
-_METADATA = "_CHECKPOINT_METADATA"  # Orbax's file, written last
+_SHA256 = "sha256"  # of the other metadata
 BROKEN = "broken"  # the folder of checkpoints that cannot be read
 
 
@@ -48,12 +50,14 @@ class Checkpoints:
   """The checkpoints of a run; a context manager.
 
   Each checkpoint has two parts: the parameters, which `model.weights` can read alone, and
-  the rest of the state. Its metadata, in JSON, holds a fingerprint of the state and
-  whatever else a resumed run needs. Orbax writes to a temporary folder and renames it, so
-  after an interrupted save the previous checkpoint is still the newest. With several
-  processes, all must make the same calls.
+  the rest of the state. Its metadata, in JSON, holds the step, a fingerprint of the state,
+  whatever else a resumed run needs, and a checksum of all these, so that none of them can
+  be exchanged alone. Orbax writes to a temporary folder and renames it, so after an
+  interrupted save the previous checkpoint is still the newest. With several processes, all
+  must make the same calls.
 
-  Folders that lack Orbax's metadata or a part are moved to `broken/` with a warning.
+  Folders that lack a part, or whose metadata or name were changed, are moved to `broken/`
+  with a warning.
 
   Args:
     workdir: the run's folder.
@@ -106,8 +110,9 @@ class Checkpoints:
         self._checkpointer = ocp.training.Checkpointer(
           self._folder, preservation_policy=self._policy, cleanup_tmp_directories=True
         )
+      metadata = run | {"step": step, "fingerprint": fingerprint(state)}
       self._checkpointer.save_checkpointables_async(
-        step, _parts(state), custom_metadata=run | {"fingerprint": fingerprint(state)}
+        step, _parts(state), custom_metadata=metadata | {_SHA256: _sha256(metadata)}
       )
     self._saving = step
 
@@ -142,8 +147,8 @@ class Checkpoints:
   ) -> Restored | None:
     """Loads the newest intact checkpoint.
 
-    A truncated or altered checkpoint is moved to `checkpoints/broken/`, with a warning, and
-    the previous one is tried.
+    A truncated, altered or renamed checkpoint is moved to `checkpoints/broken/`, with a
+    warning, and the previous one is tried.
 
     Args:
       abstract_state: shapes, types and shardings of the state. Devices and processes may
@@ -183,10 +188,26 @@ class Checkpoints:
     path = self._folder / str(step)
     parts = ocp.load_checkpointables(path, expected)
     state = {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}
-    return Restored(step, state, self._run(step))
+    return Restored(step, state, self._read_run(str(step)))
 
-  def _run(self, step: int) -> dict[str, Any]:
-    return json.loads((self._folder / str(step) / _METADATA).read_text())["custom_metadata"]
+  def _read_run(self, name: str) -> dict[str, Any]:
+    """The `run` in a folder, and the fingerprint.
+
+    Raises:
+      ValueError: it was changed, or belongs to another step than the folder is named for.
+      OSError: it cannot be read.
+    """
+    text = (self._folder / name / weights.METADATA).read_text()
+    try:
+      run = parse_json(text)["custom_metadata"]
+      same = run.pop(_SHA256) == _sha256(run)
+    except (LookupError, TypeError, AttributeError) as error:
+      raise ValueError("its metadata are damaged.") from error
+    if not same:
+      raise ValueError("its metadata, such as the place in the data, were changed.")
+    if str(step := run.pop("step")) != name:
+      raise ValueError(f"it was saved as step {step}.")
+    return run
 
   def _damage(
     self, step: int, expected: dict[str, Any], optimizer: Mapping[str, Any]
@@ -199,32 +220,34 @@ class Checkpoints:
     """
     path = self._folder / str(step)
     try:
-      found = {part: weights.read_through(path / part) for part in expected}
-      there = self._run(step).get("config", {}).get("optimizer", {})
-    except (ValueError, KeyError, FileNotFoundError, NotADirectoryError) as error:
-      return weights.beginning(error)
-    try:
-      for part, shapes in found.items():
-        weights.check_shapes(shapes, expected[part])
+      there = self._read_run(str(step)).get("config", {}).get("optimizer", {})
       # Two optimizers may have arrays of the same names and shapes.
       here = optimizer.get("name")
       if there.get("name", here) != here:
-        raise ValueError(f"optimizer.name is {there['name']!r}, expected {here!r}.")
-    except ValueError as error:
+        raise weights.OtherArrays(
+          f"optimizer.name is {there['name']!r}, expected {here!r}."
+        )
+      for part, arrays in expected.items():
+        weights.read_through(path / part, arrays)
+    except weights.OtherArrays as error:
       raise weights.WeightsError(
         f"{path} belongs to another model or optimizer than the config describes: {error} "
         "Give the run's own config, or another --workdir."
       ) from error
+    except (ValueError, KeyError, FileNotFoundError, NotADirectoryError) as error:
+      return weights.beginning(error)
     return None
 
   def _move_unfinished(self):
     for path in [path for path in self._folder.glob("*") if path.name.isdecimal()]:
       try:
-        whole = "custom_metadata" in json.loads((path / _METADATA).read_text())
-      except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
-        whole = False
-      if not whole or not all((path / part).is_dir() for part in (weights.PARAMS, _REST)):
+        if not all((path / part).is_dir() for part in (weights.PARAMS, _REST)):
+          raise FileNotFoundError
+        self._read_run(path.name)
+      except (FileNotFoundError, NotADirectoryError):
         self._move_away(path.name, "parts of it are missing.")
+      except ValueError as error:
+        self._move_away(path.name, weights.beginning(error))
 
   def _move_away(self, name: str, why: str):
     aside = self._folder / BROKEN
@@ -237,6 +260,11 @@ class Checkpoints:
       file=sys.stderr,
       flush=True,
     )
+
+
+def _sha256(metadata: dict[str, Any]) -> str:
+  read = json.loads(json.dumps(metadata))  # as it is read again, with texts as keys
+  return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint(state: State) -> list[int]:

@@ -45,6 +45,7 @@ from model.weights import (
   Vocabulary,
   WeightsError,
   abstract_params,
+  check_layers,
   check_vocabulary_size,
   open_folder,
   resize_vocabulary,
@@ -105,6 +106,7 @@ def _open(directory: pathlib.Path) -> StoredModel:
   head, config, labels = read_config(directory)
   kind = model_of(config, head)
   stored = tensors.read_headers(directory, kind)
+  check_layers(directory, config, len(stored))
   if isinstance(config, BertConfig) and head == "pretraining":
     # Some files of BertForMaskedLM, such as bert-base-uncased, hold both heads.
     both = "cls.seq_relationship.weight" in stored

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from model.config import BertConfig, ModelConfig
+from model.files import parse_json
 from model.gpt2 import Gpt2Config
 from model.hf.tokenizer import SPECIAL_TOKENS
 from model.models import MODELS, model_of
@@ -141,7 +142,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
   """
   path = directory / CONFIG
   try:
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = parse_json(path.read_text(encoding="utf-8"))
     kind = value.get("model_type", "bert")
   except OSError as error:
     raise WeightsError(
@@ -173,7 +174,8 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
   else:
     fields["positions"] = "learned"
     if fields.get("intermediate_size") is None:
-      fields["intermediate_size"] = 4 * value.get("n_embd", 0)
+      width = value.get("n_embd")  # if it is no number, it is refused as hidden_size
+      fields["intermediate_size"] = 4 * width if isinstance(width, int) else 0
   try:
     return family.heads[architectures[0]], family.config_type(**fields), names
   except (TypeError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
+from model.files import parse_json
 from model.hf import names
 from model.hf.config import CONFIG, WEIGHTS
 from model.weights import Params, WeightsError
@@ -56,7 +56,7 @@ def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
     return [directory / WEIGHTS]
   if (directory / _INDEX).exists():
     try:
-      index = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
+      index = parse_json((directory / _INDEX).read_text(encoding="utf-8"))
       names = sorted(set(index["weight_map"].values()))
       if any(pathlib.PurePath(name).name != name for name in names):
         raise ValueError("a part is in another folder")

@@ -7,7 +7,6 @@ its tokens are enough; for any other, text is split by the file itself. Without 
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shutil
 from typing import Any
@@ -16,7 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from model.files import write_json, write_text
+from model.files import parse_json, write_json, write_text
 from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
 
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
@@ -234,7 +233,9 @@ def describe_fast(directory: pathlib.Path, *, max_length: int, is_encoder: bool 
     return
   try:
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
-  except Exception as error:  # the library raises no narrower class
+  except BaseException as error:  # the library raises Exception, and panics of Rust
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+      raise
     raise WeightsError(
       "Expected a tokenizer.json of Hugging Face's tokenizers, found one that cannot be "
       f"read: {error}. Restore the file that the model was trained with."
@@ -254,7 +255,7 @@ def describe_fast(directory: pathlib.Path, *, max_length: int, is_encoder: bool 
 
 
 def _read_json(path: pathlib.Path) -> dict:
-  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+  return parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _read_fast(path: pathlib.Path) -> dict[str, Any]:

@@ -355,12 +355,17 @@ BERT_CONFIGS = [
   ({"num_hidden_layers": True}, "num_layers is True; expected a whole number"),
   ({"layer_norm_eps": "1e-12"}, "layer_norm_epsilon is '1e-12'; expected a number"),
   ({"hidden_size": 16}, r"LayerNorm\.\w+ of shape \(14,\) instead of \(16,\)"),
+  ({"hidden_size": -14}, "hidden_size is -14; expected a whole number from 1"),
+  ({"vocab_size": 2**70}, r"vocab_size is 1180\d+; expected a whole number from 1"),
+  ({"layer_norm_eps": 10**400}, r"epsilon is 10+\.\.\.; expected a number between"),
+  ({"num_hidden_layers": 300_000}, "num_layers=300,000, but only 39 arrays"),
   ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),
 ]
 GPT2_CONFIGS = [
   ({"activation_function": "gelu"}, 'activation_function is "gelu".*"gelu_new"'),
   ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is true"),
   ({"tie_word_embeddings": False}, "tie_word_embeddings is false"),
+  ({"n_embd": None}, "hidden_size is None; expected a whole number"),
 ]
 
 
@@ -373,6 +378,16 @@ def test_a_config_that_is_not_supported_is_refused_by_name(
 ):
   with pytest.raises(WeightsError, match=message):
     hf.open_model(altered(architecture, **fields))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_a_file_that_is_nested_too_deeply_is_refused(altered, name):
+  folder = altered()
+  if name != "config.json":
+    (folder / "model.safetensors").unlink()
+  (folder / name).write_text("[" * 200_000)
+  with pytest.raises(WeightsError, match="nested too deeply"):
+    hf.open_model(folder)
 
 
 def rename(before, after):

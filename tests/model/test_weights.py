@@ -10,8 +10,10 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import tensorstore
+from orbax.checkpoint import v1 as ocp
 
-from model import hf, weights
+from model import files, hf, weights
 from model.__main__ import main
 from model.weights import Vocabulary, WeightsError
 from tests import forked, packs
@@ -71,6 +73,13 @@ def test_what_orbax_did_not_write_is_no_checkpoint(stored):
     ({"head": "generative"}, {}, "no head .*'generative.*; expected one of pretraining"),
     ({}, {"intermediate_size": 12}, r"bias is \(11,\), expected \(12,\) and 5 more"),
     ({}, {"num_layers": 3}, r"layers\.2\.\S+ is missing, expected"),
+    ({}, {"num_layers": 300_000}, r"has num_layers=300,000, but only 4\d arrays"),
+    ({}, {"vocab_size": 2**70}, r"vocab_size is 1180\d+; expected a whole number"),
+    (
+      {"lowercase": None},
+      {"vocab_size": 2**31 - 1},
+      r"have \d{3},\S+ bytes, but its",
+    ),
   ],
 )
 def test_a_description_that_was_altered_is_refused(stored, fields, sizes, message):
@@ -80,6 +89,34 @@ def test_a_description_that_was_altered_is_refused(stored, fields, sizes, messag
   with pytest.raises(WeightsError, match=message) as raised:
     weights.open_folder(stored[0]).load()
   assert len(str(raised.value)) < 800
+
+
+def test_an_array_of_another_shape_is_not_read(stored):
+  """The memory for it is not there."""
+  params = stored[0] / "checkpoints" / "11" / "params"
+  store = tensorstore.KvStore.open(
+    {"driver": "ocdbt", "base": f"file://{params}/"}
+  ).result()
+  array = json.loads(store["nsp.bias/zarr.json"])
+  store["nsp.bias/zarr.json"] = json.dumps(array | {"shape": [2**40]})
+  with pytest.raises(WeightsError, match=r"nsp\.bias is \(1099511627776,\), expected \(2"):
+    weights.open_folder(stored[0]).load()
+
+
+def test_a_checkpoint_of_another_step_is_refused(stored, tmp_path):
+  folder, _, params = stored
+  path = folder / "checkpoints" / "13"
+  ocp.save_checkpointables(path, {"params": params}, custom_metadata={"step": 12})
+  with pytest.raises(WeightsError, match=r"13 are not .*: it was saved as step 12\."):
+    weights.open_folder(folder)
+
+
+def test_a_folder_is_written_where_a_link_points_to(tmp_path):
+  (tmp_path / "link").symlink_to("there")
+  with files.whole_folder(tmp_path / "link") as folder:
+    (folder / "file").touch()
+  assert (tmp_path / "link").is_symlink()
+  assert (tmp_path / "there" / "file").exists()
 
 
 def test_a_damaged_checkpoint_is_told_in_a_few_words(stored, capfd):
@@ -92,6 +129,9 @@ def test_a_damaged_checkpoint_is_told_in_a_few_words(stored, capfd):
     with pytest.raises(WeightsError, match="are not those of") as raised:
       weights.open_folder(folder).load()
     assert len(str(raised.value)) < 800
+    path.unlink()
+    with pytest.raises(WeightsError, match="are not those of"):
+      weights.open_folder(folder).load()
     path.write_bytes(whole)
   assert len(capfd.readouterr().err) < 2000
   weights.open_folder(folder).load()

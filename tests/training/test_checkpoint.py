@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import json
 import resource
 import shutil
 import time
@@ -128,6 +129,12 @@ def write(file, text):
   return lambda folder: (folder / file).write_text(text)
 
 
+def change_the_place(folder):
+  content = json.loads((folder / METADATA).read_text())
+  content["custom_metadata"]["input"]["step"] += 1
+  (folder / METADATA).write_text(json.dumps(content))
+
+
 DAMAGES = {
   "cut short": cut_short,
   "a file is lost": lambda folder: largest_file(folder).unlink(),
@@ -135,7 +142,12 @@ DAMAGES = {
   "the metadata is lost": lambda folder: (folder / METADATA).unlink(),
   "the metadata is empty": write(METADATA, "{}"),
   "the metadata of a part is cut": write("params/_METADATA", '{"tree_meta'),
-  "the rest is lost": lambda folder: shutil.rmtree(folder / "training"),
+  "the metadata are nested": write(METADATA, "[" * 200_000),
+  "the place in the data is changed": change_the_place,
+  "the structure is empty": write("training/manifest.ocdbt", ""),
+  "the structure is lost": lambda folder: (folder / "params/manifest.ocdbt").unlink(),
+  "the rest is lost": lose("training"),
+  "the parameters are lost": lose("params"),
 }
 
 
@@ -178,8 +190,23 @@ def test_numbers_that_decode_and_are_not_those_saved_are_noticed(saved, program,
   assert capfd.readouterr().err.count("differ from those that were saved") == 2
 
 
+@pytest.mark.parametrize(
+  ("renamed", "step"),
+  [("30 40", 20), ("30 030", 20), ("30 away 20 30 away 20", 10)],
+)
+def test_a_checkpoint_of_another_step_is_passed_over(saved, program, capfd, renamed, step):
+  folder, states = saved
+  names = [folder / "checkpoints" / name for name in renamed.split()]
+  for before, after in zip(names[::2], names[1::2], strict=True):
+    before.rename(after)
+  restored = restore(folder, program)
+  assert restored.step == step
+  assert_equal(jax.device_get(restored.state), states[step])
+  assert "is broken: it was saved as step 30" in capfd.readouterr().err
+
+
 def test_a_disk_that_fails_does_not_make_a_checkpoint_broken(saved, program, monkeypatch):
-  def fail(path):
+  def fail(*_):
     raise OSError(errno.EIO, "Input/output error")
 
   folder, _ = saved
