@@ -7,12 +7,13 @@ import pathlib
 import shutil
 from collections.abc import Iterator
 
-from packing.files import NotWritten, parse_json, write_json, write_text
+from packing.files import NotWritten, parse_json, whole_file, write_json, write_text
 
 __all__ = [
   "NotWritten",
   "check_new_folder",
   "parse_json",
+  "whole_file",
   "whole_folder",
   "write_json",
   "write_text",

@@ -10,7 +10,7 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from packing.files import whole_file
+from model.files import whole_file
 
 plt.style.use("packing.pictures")
 
