@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -147,7 +148,7 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
     if path.name == GPT2_VOCABULARY_FILE:
       tokenizer = _read_gpt2(path)
     else:
-      definition = json.loads(path.read_text(encoding="utf-8"))
+      definition = parse_json(path.read_text(encoding="utf-8"))
       for token in definition.get("added_tokens") or []:
         token["special"] = token["content"] in _CONTROL
       tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))

@@ -7,6 +7,7 @@ its tokens are enough; for any other, text is split by the file itself. Without 
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 from typing import Any
@@ -262,8 +263,10 @@ def _read_fast(path: pathlib.Path) -> dict[str, Any]:
   """A tokenizer.json as this version of tokenizers writes it."""
   try:
     return json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
-  except Exception as error:  # the library raises no narrower class
-    raise ValueError(f"{path.name}: {str(error).splitlines()[0]}") from error
+  except BaseException as error:  # the library raises no narrower class, and Rust panics
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+      raise
+    raise ValueError(f"{path.name}: {str(error).partition(chr(10))[0]}") from error
 
 
 def _word_pieces(tokens: tuple[str, ...], lowercase: bool) -> tokenizers.Tokenizer:

@@ -146,8 +146,7 @@ DAMAGES = {
   "the place in the data is changed": change_the_place,
   "the structure is empty": write("training/manifest.ocdbt", ""),
   "the structure is lost": lambda folder: (folder / "params/manifest.ocdbt").unlink(),
-  "the rest is lost": lose("training"),
-  "the parameters are lost": lose("params"),
+  "the rest is lost": lambda folder: shutil.rmtree(folder / "training"),
 }
 
 
