@@ -4,9 +4,10 @@
   python eval.py --config=configs/glue.py:cola --workdir=FOLDER \\
       --config.model.init_from=FOLDER
 
-Evaluates the newest checkpoint of a run, or the one that --step names; the run may still be
-training. An imported model or a Hugging Face directory needs a --config. Prints the result,
-as JSON with --json. Give --config.packing.algorithm=none to evaluate without packing, and
+Evaluates a run's best checkpoint if the run keeps it (train.keep_best), otherwise the
+newest, or the one that --step names; the run may still be training. An imported model or a
+Hugging Face directory needs a --config. Prints the result, as JSON with --json. Give
+--config.packing.algorithm=none to evaluate without packing, and
 --config.model.attention_impl=... for a machine of another kind.
 """
 
@@ -47,7 +48,10 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The model's folder.", required=True)
 _STEP = flags.DEFINE_string(
-  "step", None, "The step of a run's checkpoint, or best; by default the newest."
+  "step",
+  None,
+  "The step of a run's checkpoint, or best; by default the best if the run keeps it "
+  "(train.keep_best), otherwise the newest.",
 )
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 flags.mark_flag_as_required("config")
@@ -80,8 +84,10 @@ def main():
     num_devices=mesh.size,
   )
   head = pipeline.TASK_HEADS[config.data.task]
+  used = ""
   if workdir.is_run(folder):
-    stored = open_run(config, folder, sharding=replicated(mesh))
+    stored, why = open_run(config, folder, sharding=replicated(mesh))
+    used = f"step {stored.step} of {folder} ({why}), "
   else:
     stored = open_model(computed, folder, head=head)
   names = {"dtype": config.model.dtype, "attention_impl": config.model.attention_impl}
@@ -89,7 +95,7 @@ def main():
   how = computation.of(prediction_config(stored.config, **names), lengths)
   how.check_all_processes()
   if processes.is_first():
-    print(f"eval.py: {how}", file=sys.stderr)
+    print(f"eval.py: {used}{how}", file=sys.stderr)
   program = ModelProgram(how.config, mesh=mesh, head=stored.head)
 
   dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(computed))
@@ -148,15 +154,21 @@ def as_flags(words: list[str]) -> list[str]:
   return [f"--config={saved_config.FILE}:{folder}", *words]
 
 
-def open_run(config: ConfigDict, folder: pathlib.Path, *, sharding) -> weights.StoredModel:
-  """Opens a checkpoint of a run, whose data and model must be those of the config."""
+def open_run(
+  config: ConfigDict, folder: pathlib.Path, *, sharding
+) -> tuple[weights.StoredModel, str]:
+  """Opens a checkpoint of a run, whose data and model must be those of the config.
+
+  Returns:
+    The checkpoint, and why this one, as in `choose_step`.
+  """
   workdir.check_same(
     folder, config, groups=("seed", "data", "model"), ignore=_COMPUTATION_FIELDS
   )
   # Process 0 chooses, since during training a newer checkpoint may appear at any moment.
   wanted = _STEP.value
-  step = processes.on_first(lambda: workdir.choose_step(folder, wanted))
-  return weights.open_folder(folder, step=step, sharding=sharding)
+  step, why = processes.on_first(lambda: weights.choose_step(folder, wanted))
+  return weights.open_folder(folder, step=step, sharding=sharding), why
 
 
 def open_model(

@@ -73,7 +73,7 @@ _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m mod
 import), or a Hugging Face directory of BertForSequenceClassification,
 BertForQuestionAnswering or ModernBertForSequenceClassification; with --embed, of any
 BERT or ModernBERT. A run determines the task and how text is split; its best checkpoint
-is used if the run keeps it, otherwise the newest.
+is used if the run keeps it (train.keep_best), otherwise the newest.
 
 input:
   -                           standard input (the default): JSON lines, or one sentence per
@@ -128,6 +128,8 @@ def run(options: argparse.Namespace):
   results = make_results(opened, options, computed)
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
+  if opened.used:
+    print(f"predict.py: {opened.used}", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)
   _write(results(examples), options, opened, computed)
@@ -293,12 +295,14 @@ class Opened(NamedTuple):
     stored: the model, whose parameters are not read yet.
     settings, tokenizer: how to read examples.
     labels: names of the classes; () for none.
+    used: the checkpoint of a run and why this one, in words; "" for other folders.
   """
 
   stored: weights.StoredModel
   settings: pipeline.DatasetSettings
   tokenizer: Tokenizer
   labels: tuple[str, ...]
+  used: str
 
 
 def open_model(options: argparse.Namespace) -> Opened:
@@ -309,11 +313,11 @@ def open_model(options: argparse.Namespace) -> Opened:
       the options do not fit it.
   """
   folder = pathlib.Path(options.folder)
-  run_config = None
+  run_config, used = None, ""
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
     run_config = saved_config.get_config(str(folder))
-    best = run_config.train.keep_best
-    step = workdir.choose_step(folder, options.step, prefer_best=best)
+    step, why = weights.choose_step(folder, options.step)
+    used = f"step {step} of {folder} ({why})"
   else:
     if options.step and not options.step.isdecimal():
       raise InputError(
@@ -352,7 +356,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     outputs = config.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   tokenizer = open_tokenizer(folder, stored.vocabulary, vocab_file=settings.vocab_file)
-  return Opened(stored, settings, tokenizer, labels)
+  return Opened(stored, settings, tokenizer, labels, used)
 
 
 def _encoder(

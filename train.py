@@ -44,6 +44,7 @@ from model import SKIPPING, AttentionError, ModelConfig, weights
 from model.attention import window_pairs
 from model.attention.kernels import is_local
 from model.masks import pairs_within
+from model.models import metric_of
 from pipeline.batches.loader import BatchIterator
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import command, computation, init_from, processes
@@ -210,6 +211,8 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> Run:
   processes.print_on_first(f"{table(unpacked_recipe, recipe)}\n")
 
   if stored:
+    if stored.step:
+      processes.print_on_first(f"starting from step {stored.step} of {stored.directory}\n")
     init_from.check_vocabulary(stored, dataset.vocabulary)
   model_config = init_from.run_model_config(
     config,
@@ -432,7 +435,7 @@ def judge_run(run: Run, evaluations: list[dict]) -> Verdict:
   verdict = functools.partial(
     judge,
     evaluations,
-    metric=report.metric_of(run.program.head),
+    metric=metric_of(run.program.head),
     target=run.config.train.target_mlm_accuracy,
     patience=run.config.train.patience,
   )

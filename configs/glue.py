@@ -2,7 +2,7 @@
 
   python train.py --config=configs/glue.py:cola --workdir=runs/cola \\
       --config.model.init_from=FOLDER
-  python eval.py runs/cola --step=best
+  python eval.py runs/cola
   python predict.py runs/cola --input='tfds:glue/cola#test' --out=answers.jsonl
 
 FOLDER is that of a run or of an imported model (python -m model import). The data comes

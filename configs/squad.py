@@ -2,7 +2,7 @@
 
   python train.py --config=configs/squad.py --workdir=runs/squad \\
       --config.model.init_from=FOLDER
-  python eval.py runs/squad --step=best
+  python eval.py runs/squad
   python predict.py runs/squad --input=dev-v1.1.json --out=answers.jsonl
 
 FOLDER is that of a run or of an imported model (python -m model import). The data comes

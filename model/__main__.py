@@ -147,13 +147,18 @@ examples:
     "--out", metavar="DIR", required=True, help="folder to write; new or empty"
   )
   command.add_argument(
-    "--step", metavar="N", type=int, help="step of the checkpoint (default: newest)"
+    "--step",
+    metavar="N",
+    help="step of the checkpoint, or best (default: the best if the run keeps it, "
+    "train.keep_best; otherwise the newest)",
   )
 
 
 def _export(options) -> dict:
   check_new_folder(options.out)
-  stored = weights.open_folder(options.folder, step=options.step)
+  step, why = weights.choose_step(options.folder, options.step)
+  stored = weights.open_folder(options.folder, step=step)
+  print(f"step {step} of {options.folder} ({why})", file=sys.stderr)
   # The entries that vocab_multiple added are neither written nor counted.
   config, params = weights.resize_vocabulary(stored.config, stored.load(), multiple=1)
   hf.export_model(

@@ -68,6 +68,16 @@ def model_of(config: ModelConfig, head: str) -> type[Transformer]:
   return models[head]
 
 
+def metric_of(head: str) -> str:
+  """The held-out metric that ranks models; higher is better.
+
+  Args:
+    head: the models' head; a key of `model.MODELS`.
+  """
+  language = {"pretraining": "mlm_accuracy", "causal": "causal_accuracy"}
+  return language.get(head, "score")
+
+
 class _ParameterKeys:
   """Returns the keys that `nnx.Rngs(seed).params()` returns, but has no nnx variables.
 

@@ -23,13 +23,14 @@ from orbax.checkpoint import v1 as ocp
 
 from model.blocks import Transformer
 from model.config import BertConfig, ModelConfig
-from model.files import parse_json, write_json, write_text
-from model.models import CONFIGS, MODELS, abstract_model, model_of
+from model.files import parse_json, read_lines, write_json, write_text
+from model.models import CONFIGS, MODELS, abstract_model, metric_of, model_of
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
 PARAMS = "params"  # the part of a checkpoint that holds the parameters
 METADATA = "_CHECKPOINT_METADATA"  # Orbax's file of a checkpoint, written last
+_BEST = "best"  # a value of --step
 FAMILY_NAMES = {"bert": "a BERT", "modern_bert": "a ModernBERT", "gpt2": "a GPT-2"}
 _EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
 _MOST_COMPRESSED = 1000  # bytes of parameters, which are noise, that a byte can hold
@@ -239,6 +240,75 @@ def steps(directory: str | pathlib.Path) -> list[int]:
         "choose another folder."
       )
   return sorted(int(folder.name) for folder in folders)
+
+
+class Choice(NamedTuple):
+  """The step of a checkpoint, None if there is none; and why this one, in words."""
+
+  step: int | None
+  why: str
+
+
+def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> Choice:
+  """Chooses a checkpoint: the best if the run keeps it, otherwise the newest.
+
+  Args:
+    directory: the folder of a run or of an imported model.
+    wanted: the user's --step: a number, or "best" for the best by the held-out metric; None
+      for the rule.
+
+  Raises:
+    WeightsError: `wanted` is something else, the run has not been evaluated, its best
+      checkpoint is not kept, or `config.json` or `eval.jsonl` is damaged.
+  """
+  directory = pathlib.Path(directory)
+  if wanted not in (None, _BEST):
+    if not wanted.isdecimal():
+      raise WeightsError(f"--step is {wanted!r}; expected a number, or {_BEST}.")
+    return Choice(int(wanted), "by --step")
+  saved = steps(directory)
+  newest = max(saved, default=None)
+  if wanted is None and not _keeps_best(directory):
+    return Choice(newest, "the newest")
+  best = _best_step(directory)
+  if best is not None and best in saved:
+    return Choice(best, f"the best; the newest is {newest}")
+  if wanted is None:
+    return Choice(newest, "the newest; its best is not there")
+  if best is None:
+    raise WeightsError(f"{directory} has not been evaluated; --step=best is not known yet.")
+  raise WeightsError(
+    f"The best step of {directory} is {best}, but its checkpoint is not kept; training "
+    "with --config.train.keep_best keeps it. Choose another checkpoint with --step, one "
+    f"of the steps {', '.join(map(str, saved)) or '(none)'}."
+  )
+
+
+def _keeps_best(directory: pathlib.Path) -> bool:
+  """Whether the config of the folder's run has `train.keep_best`; an import has none."""
+  path = directory / "config.json"
+  try:
+    config = parse_json(path.read_bytes()) if path.exists() else {}
+    return bool(config.get("train", {}).get("keep_best"))
+  except (ValueError, AttributeError) as error:
+    raise WeightsError(
+      f"{path} is damaged ({error}), so it does not say whether the run keeps its best "
+      "checkpoint. Restore it, or choose a checkpoint with --step."
+    ) from error
+
+
+def _best_step(directory: pathlib.Path) -> int | None:
+  """The first step with the best held-out metric; None before the first evaluation."""
+  path, metric = directory / "eval.jsonl", metric_of(read_description(directory).head)
+  values: dict[int, float] = {}
+  for number, line in enumerate(read_lines(path, names=[metric]), start=1):
+    if line is None:
+      raise WeightsError(
+        f"{path} is damaged in line {number}: expected a JSON object with step, {metric}. "
+        "Restore the file, or delete the line."
+      )
+    values.setdefault(line["step"], line[metric])
+  return max(values, key=values.__getitem__, default=None)
 
 
 def open_folder(

@@ -136,16 +136,19 @@ def evaluate(task, *arguments, **options):
 def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
   workdir, folder = finetuned, finetuned.parent
   last = lines_of(workdir / "eval.jsonl")[-1]
-  packed = evaluate(folder, "cola-run")
+  step = f"--step={last['step']}"
+  packed = evaluate(folder, "cola-run", step)
   trained = {"seconds", "sequences_trained"}
   assert packed == {k: v for k, v in last.items() if k not in trained}
-  assert model_command(["export", str(workdir), "--out", str(folder / "cola-hf")]) == 0
+  out = str(folder / "cola-hf")
+  assert model_command(["export", str(workdir), step, "--out", out]) == 0
   unpacked = evaluate(folder, "cola-hf", fields={"packing.algorithm": "none"})
   assert unpacked.pop("step") is None
   assert unpacked["loss"] == pytest.approx(packed["loss"], rel=1e-5)
   for name in ("score", "matthews", "sequences"):
     assert unpacked[name] == packed[name]
-  best = evaluate(folder, "cola-run", "--step=best")
+  best = evaluate(folder, "cola-run")
+  assert best == evaluate(folder, "cola-run", "--step=best")
   summary = summary_of(workdir)
   assert (best["step"], best["score"]) == (summary["best_step"], summary["best_score"])
 

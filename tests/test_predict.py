@@ -206,7 +206,8 @@ def test_a_run_answers_with_its_best_checkpoint_and_its_own_task(answer, tmp_pat
   lines = [{"step": step, "score": score} for step, score in scores.items()]
   write_lines(run / "eval.jsonl", lines)
 
-  best = answer(run, typed="a " * 20)[1]
+  _, best, errors = answer(run, typed="a " * 20)
+  assert f"predict.py: step 5 of {run} (the best; the newest is 7)\n" in errors
   five, newest = (answer(run, "--step", n, typed="a " * 9)[1] for n in ("5", "7"))
   assert best == five != newest  # cut to 11 tokens, as in training
   (run / "eval.jsonl").unlink()

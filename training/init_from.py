@@ -67,7 +67,7 @@ def open_weights(
   if not directory:
     return None
   try:
-    stored = hf.open_model(directory)
+    stored = hf.open_model(directory, step=weights.choose_step(directory).step)
     sizes = stored.config_as(model.CONFIGS[family_of(config, head)])
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error

@@ -15,7 +15,7 @@ from orbax.checkpoint import v1 as ocp
 
 from model import files, hf, weights
 from model.__main__ import main
-from model.weights import Vocabulary, WeightsError
+from model.weights import Vocabulary, WeightsError, choose_step
 from tests import forked, packs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -137,6 +137,40 @@ def test_a_damaged_checkpoint_is_told_in_a_few_words(stored, capfd):
   weights.open_folder(folder).load()
 
 
+@pytest.mark.parametrize(
+  ("head", "metric"), [("pretraining", "mlm_accuracy"), ("question_answering", "score")]
+)
+def test_one_rule_chooses_a_runs_checkpoint(tmp_path, head, metric):
+  """Kept are steps 2 and 6 of 2, 4 and 6; then 4, which is the best, and 6."""
+  weights.describe(tmp_path, packs.small_config(), head=head, vocabulary=None)
+  assert choose_step(tmp_path) == (None, "the newest")
+  with pytest.raises(WeightsError, match=r"not been evaluated; --step=best is not known"):
+    choose_step(tmp_path, "best")
+  lines = [{"step": 2, metric: 0.1}, {"step": 4, metric: 0.3}, {"step": 6, metric: 0.3}]
+  (tmp_path / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  for step in (2, 6):
+    folder = tmp_path / "checkpoints" / str(step)
+    (folder / "params").mkdir(parents=True)
+    (folder / "_CHECKPOINT_METADATA").touch()
+  told = r"best step .* is 4, .* not kept; .*train\.keep_best.*steps 2, 6\."
+  with pytest.raises(WeightsError, match=told):
+    choose_step(tmp_path, "best")
+  config = tmp_path / "config.json"
+  config.write_text(json.dumps({"train": {"keep_best": True}}))
+  assert choose_step(tmp_path) == (6, "the newest; its best is not there")
+  (folder.parent / "2").rename(folder.parent / "4")
+  assert choose_step(tmp_path) == (4, "the best; the newest is 6")
+  assert choose_step(tmp_path, "6") == (6, "by --step")
+  config.write_text(json.dumps({"train": {"keep_best": False}}))
+  assert choose_step(tmp_path) == (6, "the newest")
+  assert choose_step(tmp_path, "best").step == 4
+  with pytest.raises(WeightsError, match="--step is 'last'; expected a number, or best"):
+    choose_step(tmp_path, "last")
+  config.write_text('{"train": ')
+  with pytest.raises(WeightsError, match=r"config\.json is damaged .*or choose .*--step"):
+    choose_step(tmp_path)
+
+
 # ---- commands; test_hf has what they write ---------------------------------------------
 
 
@@ -150,6 +184,18 @@ def test_a_step_is_exported(stored, tmp_path, capsys):
   again = hf.open_model(out)
   np.testing.assert_array_equal(again.load()["nsp"]["kernel"], params["nsp"]["kernel"])
   assert again.vocabulary == VOCABULARY
+
+
+def test_the_best_step_is_exported_where_the_run_keeps_it(stored, tmp_path, capsys):
+  folder, _, params = stored
+  lines = [{"step": 7, "mlm_accuracy": 0.5}, {"step": 11, "mlm_accuracy": 0.4}]
+  (folder / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  (folder / "config.json").write_text(json.dumps({"train": {"keep_best": True}}))
+  assert main(["export", str(folder), "--out", str(tmp_path / "out")]) == 0
+  told = capsys.readouterr().err
+  assert told == f"step 7 of {folder} (the best; the newest is 11)\n"
+  written = hf.open_model(tmp_path / "out").load()["nsp"]["kernel"]
+  np.testing.assert_array_equal(written, params["nsp"]["kernel"])
 
 
 @pytest.mark.parametrize(

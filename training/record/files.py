@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Collection
 
-from model.files import parse_json, write_json, write_text
+from model.files import parse_json, read_lines, write_json, write_text
 from training.errors import ConfigError
 
 __all__ = ["read_json", "read_json_lines", "read_lines", "write_json", "write_text"]
@@ -31,34 +31,6 @@ def read_json(path: str | pathlib.Path, *, remedy: str) -> dict:
       f"{path} is damaged: expected a JSON object, found {error}. {remedy}"
     ) from error
   return found
-
-
-def read_lines(
-  path: str | pathlib.Path, *, names: Collection[str] = ()
-) -> list[dict | None]:
-  """The lines of a JSON-lines file, without an unfinished last line.
-
-  Args:
-    path: path of the file; a missing file has no lines.
-    names: fields, besides `step`, that must be numbers in each line.
-
-  Returns:
-    An object for each line; None for a damaged line.
-  """
-  path = pathlib.Path(path)
-  lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-  return [_parse(line, ("step", *names)) for line in lines]
-
-
-def _parse(line: bytes, names: Collection[str]) -> dict | None:
-  try:
-    found = parse_json(line)
-  except ValueError:
-    return None
-  is_whole = isinstance(found, dict) and all(
-    isinstance(found.get(name), int | float) for name in names
-  )
-  return found if is_whole else None
 
 
 def read_json_lines(path: str | pathlib.Path, *, names: Collection[str] = ()) -> list[dict]:

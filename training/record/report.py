@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from model.models import metric_of
 from training.record import files, plots
 from training.stopping import best_of, target_reached
 
@@ -106,16 +107,6 @@ def run_summary(
   if "peak_share" in last:
     summary["peak_share"] = rate("peak_share")
   return summary
-
-
-def metric_of(head: str) -> str:
-  """The held-out metric that ranks models; higher is better.
-
-  Args:
-    head: the models' head; a key of `model.MODELS`.
-  """
-  language = {"pretraining": "mlm_accuracy", "causal": "causal_accuracy"}
-  return language.get(head, "score")
 
 
 def sum_of_losses(figures: Mapping[str, float]) -> float:

@@ -14,9 +14,7 @@ from flax.traverse_util import flatten_dict
 from model import hf, weights
 from model.files import parse_json
 from training.errors import ConfigError
-from training.record.files import read_json, read_json_lines, write_json
-from training.record.report import metric_of
-from training.stopping import best_of
+from training.record.files import read_json, write_json
 
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
@@ -36,46 +34,6 @@ def is_run(workdir: str | pathlib.Path) -> bool:
   workdir = pathlib.Path(workdir)
   models = weights.MODEL, hf.CONFIG  # a run has them too
   return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
-
-
-def choose_step(
-  workdir: str | pathlib.Path, wanted: str | None, *, prefer_best: bool = False
-) -> int | None:
-  """The step of a checkpoint, by its number or "best".
-
-  Args:
-    workdir: the run's folder.
-    wanted: a number; "best" for the best by the held-out metric; None for the newest.
-    prefer_best: whether None means the best, if its checkpoint is kept.
-
-  Returns:
-    The step; None if there is no checkpoint.
-
-  Raises:
-    ConfigError: `wanted` is something else, the run has not been evaluated, its best
-      checkpoint is not kept, or `eval.jsonl` is damaged.
-  """
-  steps = weights.steps(workdir)
-  if wanted == "best" or (wanted is None and prefer_best):
-    metric = metric_of(weights.read_description(workdir).head)
-    lines = read_json_lines(pathlib.Path(workdir) / "eval.jsonl", names=[metric])
-    best = best_of(lines, metric=metric)
-    if wanted is None and (best is None or best["step"] not in steps):
-      return max(steps, default=None)
-    if best is None:
-      raise ConfigError(f"{workdir} has not been evaluated; --step=best is not known yet.")
-    if best["step"] not in steps:
-      raise ConfigError(
-        f"The best step of {workdir} is {best['step']}, but its checkpoint is not kept; "
-        "training with --config.train.keep_best keeps it. Choose another checkpoint with "
-        f"--step, one of the steps {', '.join(map(str, steps)) or '(none)'}."
-      )
-    return best["step"]
-  if wanted is None:
-    return max(steps, default=None)
-  if not wanted.isdecimal():
-    raise ConfigError(f"--step is {wanted!r}; expected a number, or best.")
-  return int(wanted)
 
 
 def check(

