@@ -312,8 +312,8 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
   """Trains until the last step, or until the evaluations end the run.
 
   Returns:
-    Figures for the summary: the peak rate of the devices, and figures of the last state,
-    which is not kept.
+    Figures for the summary: the peak rate of the devices, the seconds of training, and
+    figures of the last state, which is not kept.
   """
   config, program, steps = run.config, run.program, run.recipe.steps
   peak = peak_of(jax.devices(), dtype=program.config.dtype.name)
@@ -403,6 +403,7 @@ def train(run: Run, checkpoints: Checkpoints, tracked: trackers.Trackers) -> dic
       if ended_early or stopping:
         raise interrupted(run, step)
     figures = {"peak_flops": peak.flops, "peak_flops_source": peak.source}
+    figures["seconds"] = record.log.last_train_line["seconds"]
     return figures | figures_of(state, program)
 
 
@@ -522,11 +523,17 @@ def finish(run: Run, figures: dict[str, Any]):
   unpacked_plan = pipeline.make_plan(config, run.dataset.train, algorithm="none")
   loader, unpacked = run.loader(plan), run.loader(unpacked_plan)
   if rounds := config.train.throughput_rounds:
+    at_most = summary["seconds"] / 10
+    processes.print_on_first(
+      f"timing packed against unpacked: at most {rounds} steps of each, {at_most:.1f} s ..."
+    )
     with (
       contextlib.closing(loader.iterate()) as packs,
       contextlib.closing(unpacked.iterate()) as padded,
     ):
-      summary |= packed_against_unpacked(program, packs, padded, rounds=rounds)
+      summary |= packed_against_unpacked(
+        program, packs, padded, rounds=rounds, at_most=at_most
+      )
   summary |= {
     "task": config.data.task,
     "dtype": program.config.dtype.name,

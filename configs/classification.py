@@ -37,4 +37,5 @@ def get_config():
   config.train.checkpoint_every = 50
   config.train.keep_best = True
   config.train.patience = 6
+  config.train.throughput_rounds = 0  # such runs are short, and are for the model
   return config

@@ -62,6 +62,11 @@ def assert_all_factors_can_be(config):
     resolve(config, packing_factor=p, num_sequences=10**9)
 
 
+@pytest.mark.parametrize("name", ["classification", "glue", "squad"])
+def test_a_run_that_fine_tunes_does_not_time_the_packing(name):
+  assert get_config(name).train.throughput_rounds == 0
+
+
 def test_fields_that_a_file_misspells_or_leaves_out_are_refused():
   config = get_config()
   config.train.checkpoint_evry = 7

@@ -140,21 +140,22 @@ class TimedProgram:
     return {"steps": state["steps"] + 1}, {"sequences": of_two}
 
 
+def batches_of(program, counts, max_sequences):
+  for count in counts:
+    program.now += 77  # making a batch takes time that is not the step's
+    mask = np.zeros((7, max_sequences), bool)
+    mask.flat[:count] = True
+    yield {"sequence_mask": mask, "sequence_ids": np.zeros((7, max_sequences))}
+
+
 def test_throughput_compares_neighbouring_steps_without_the_first(monkeypatch):
   program = TimedProgram({"packed": [1000, 2, 4, 3, 1], "unpacked": [1, 4, 4, 9, 5]})
   clock = types.SimpleNamespace(perf_counter=lambda: program.now)
   monkeypatch.setattr(throughput, "time", clock)
 
-  def batches(counts, max_sequences):
-    for count in counts:
-      program.now += 77  # making a batch takes time that is not the step's
-      mask = np.zeros((7, max_sequences), bool)
-      mask.flat[:count] = True
-      yield {"sequence_mask": mask, "sequence_ids": np.zeros((7, max_sequences))}
-
-  found = throughput.packed_against_unpacked(
-    program, batches([1, 12, 10, 11, 15], 3), batches([1, 7, 6, 5, 6], 1), rounds=4
-  )
+  packed = batches_of(program, [1, 12, 10, 11, 15], 3)
+  unpacked = batches_of(program, [1, 7, 6, 5, 6], 1)
+  found = throughput.packed_against_unpacked(program, packed, unpacked, rounds=4)
   # A packed step has 12 sequences and a median of 2.5 s, an unpacked 6 and 4.5 s. The
   # ratios of their times are 2, 1, 3 and 5.
   assert found == pytest.approx(
@@ -167,6 +168,18 @@ def test_throughput_compares_neighbouring_steps_without_the_first(monkeypatch):
     }
   )
   assert program.states == 1
+
+
+@pytest.mark.parametrize(("at_most", "rounds"), [(0, 1), (500, 2), (600, 2), (700, 3)])
+def test_throughput_ends_in_time_after_at_least_one_round(monkeypatch, at_most, rounds):
+  """A round takes 77 + 3 + 77 + 8 = 165 seconds; the first one is not counted."""
+  program = TimedProgram({"packed": [3] * 6, "unpacked": [8] * 6})
+  clock = types.SimpleNamespace(perf_counter=lambda: program.now)
+  monkeypatch.setattr(throughput, "time", clock)
+  both = batches_of(program, [6] * 6, 3), batches_of(program, [3] * 6, 1)
+  found = throughput.packed_against_unpacked(program, *both, rounds=5, at_most=at_most)
+  assert found["speedup_measured"] == pytest.approx(2 * 8 / 3)
+  assert program.now == 165 * (1 + rounds)
 
 
 class Judged(NamedTuple):
