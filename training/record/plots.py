@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -102,8 +103,7 @@ def plot_learning_curve(
       (evaluation, "held out", {"color": _HELD_OUT, "marker": "o", "markersize": 5}),
     ):
       points = [(line["step"], line[name]) for line in lines if name in line]
-      if points:
-        axis.plot(*zip(*points, strict=True), label=legend, **style)
+      plot_curve(axis, points, label=legend, **style)
   if evaluation and metric == "mlm_accuracy":
     axes[1].axhline(
       evaluation[-1]["unigram_mlm_accuracy"],
@@ -116,6 +116,19 @@ def plot_learning_curve(
     axis.legend()
   axes[0].set_ylabel(loss)
   save(figure, path)
+
+
+def plot_curve(axis, points: Sequence[tuple[float, float]], **style):
+  """Plots a curve; a single point, which has no line, as a dot.
+
+  Args:
+    axis: Matplotlib's axes.
+    points: its x and y; none for no curve.
+    **style: for Matplotlib's `plot`.
+  """
+  if points:
+    dot = {"marker": "o", "markersize": 5} if len(points) == 1 else {}
+    axis.plot(*zip(*points, strict=True), **{**dot, **style})
 
 
 def describe(axis, metric: str):

@@ -62,7 +62,7 @@ def _plot_curves(axis, runs: Sequence[Lines], metric: str, colour):
   """Plots the curves of an arm's runs, and their mean at the steps that all have."""
   found = [{line["step"]: line[metric] for line in lines} for lines in runs]
   for curve in found:
-    axis.plot(list(curve), list(curve.values()), color=colour, alpha=0.25, linewidth=1)
+    plots.plot_curve(axis, list(curve.items()), color=colour, alpha=0.25, linewidth=1)
   common = sorted(set.intersection(*map(set, found)))
-  means = [np.mean([curve[step] for curve in found]) for step in common]
-  axis.plot(common, means, color=colour, linewidth=2)
+  means = [float(np.mean([curve[step] for curve in found])) for step in common]
+  plots.plot_curve(axis, list(zip(common, means, strict=True)), color=colour, linewidth=2)
