@@ -16,10 +16,7 @@ from typing import NamedTuple, NoReturn
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _PATIENCE = 2.0  # seconds that the main thread has to react; it may be compiling
-_SAVING = (
-  "Finishing this step to save it; the first step has to compile. Ctrl-C again exits at "
-  "once, without saving."
-)
+CLEAR = "\r\x1b[K"  # clears a terminal's line, on which a progress bar or ^C may be
 
 
 class Signals:
@@ -34,11 +31,13 @@ class Signals:
     heard: the number of the first signal; None until one arrives.
     resume_hint: returns a sentence that says where the same command would resume. While it
       is None, before the program begins, a signal ends the process at once.
+    compiled: whether a step has run, so that the next one need not compile.
   """
 
   def __init__(self):
     self.heard: int | None = None
     self.resume_hint: Callable[[], str] | None = None
+    self.compiled = False
     self._deferred = False
 
   def listen(self):
@@ -103,7 +102,11 @@ class Signals:
         late.daemon = True
         late.start()
       elif interrupts == 1 and number[0] == signal.SIGINT:
-        _say(_SAVING)
+        first = "" if self.compiled else ", which has to compile first"
+        _say(
+          f"Finishing this step to save it{first}. Ctrl-C again exits at once, without "
+          "saving."
+        )
 
   def _leave_unless_deferred(self, number: int):
     """Runs in a timer's thread, when the main thread has had enough time."""
@@ -113,8 +116,8 @@ class Signals:
 
 
 def _say(text: str):
-  # A progress bar or the terminal's ^C may be on this line. os.write needs no lock.
-  start = "\n" if sys.stderr.isatty() else ""
+  # os.write needs no lock.
+  start = CLEAR if sys.stderr.isatty() else ""
   os.write(2, f"{start}{sys.argv[0]}: {text}\n".encode())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import jax
 
 from model.losses import Total
 from training.record.files import read_lines, write_text
+from training.record.progress import warn
 from training.record.trackers import Trackers, for_each
 
 _COUNTED = ("sequences", "real_tokens")
@@ -76,8 +76,7 @@ class MetricsLog:
     if jax.process_index() == 0:
       write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
       if lost := count - len(kept):
-        warning = f"WARNING: {path} was damaged: {lost} of {count} lines are lost."
-        print(warning, file=sys.stderr, flush=True)
+        warn(f"{path} was damaged: {lost} of {count} lines are lost.")
 
   def __enter__(self) -> MetricsLog:
     return self
@@ -100,11 +99,9 @@ class MetricsLog:
     writer._closed = True  # otherwise it waits for its thread when Python exits
     writer._event_queue.cancel_join_thread()
     self._events = None
-    print(
-      f"WARNING: TensorBoard failed: {why}. {self._workdir / 'tensorboard'} gets no more "
-      "events; the run continues without it, and metrics.jsonl has all numbers.",
-      file=sys.stderr,
-      flush=True,
+    warn(
+      f"TensorBoard failed: {why}. {self._workdir / 'tensorboard'} gets no more events; "
+      "the run continues without it, and metrics.jsonl has all numbers."
     )
 
   @property

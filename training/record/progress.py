@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import jax
 
+from training.stopping import CLEAR
+
 if typing.TYPE_CHECKING:
   import tqdm
 
@@ -28,6 +30,12 @@ _SHOWN = {
   "sequences_per_second": "{:,.0f} sequences/s",
   "padding": "padding {:.1%}",
 }
+
+
+def warn(text: str):
+  """Prints a line on standard error, in place of a progress bar, which is drawn again."""
+  clear = CLEAR if sys.stderr.isatty() else ""
+  print(f"{clear}WARNING: {text}", file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -5,7 +5,6 @@ import logging
 import os
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterator
 
 from flax.traverse_util import flatten_dict
@@ -15,6 +14,7 @@ from training.config import tracker_names
 from training.errors import ConfigError
 from training.processes import on_first
 from training.record.files import read_json, write_json
+from training.record.progress import warn
 
 Trackers = dict[str, tuple[Callable, Callable]]  # log(values, step) and close(failed)
 
@@ -44,7 +44,7 @@ def for_each(trackers: Trackers, act: Callable[[Callable, Callable], None]):
       act(*functions)
     except Exception as error:  # a tracker must not end the run
       del trackers[name]
-      print(f"WARNING: the run continues without {name}: {_line(error)}", file=sys.stderr)
+      warn(f"the run continues without {name}: {_line(error)}")
 
 
 def _open(trackers: Trackers, folder: pathlib.Path, config: ConfigDict):
