@@ -141,9 +141,11 @@ def as_flags(words: list[str]) -> list[str]:
     raise ConfigError(
       f"Expected one folder, found {' and '.join(named)}. Give options as --name=value."
     )
-  has_config = any(w.lstrip("-").partition("=")[0] in ("config", "help") for w in words)
-  if has_config or not named:
+  names = [w.lstrip("-").partition("=")[0] for w in words]
+  if "config" in names or any(name.startswith("help") for name in names):
     return words
+  if not named:
+    raise ConfigError("Expected the folder of a run, such as runs/mine. See --help.")
   folder = pathlib.Path(named[-1])
   if not workdir.is_run(folder):
     raise ConfigError(

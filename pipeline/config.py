@@ -50,6 +50,10 @@ def read_config(path: str, overrides: Sequence[str] = ()) -> ml_collections.Conf
   Raises:
     InputError: the file cannot be read, or an override fits no field.
   """
+  if not pathlib.Path(path.split(":", 1)[0]).is_file():
+    raise InputError(
+      f"There is no config file {path!r}. Give one, such as configs/quickstart.py."
+    )
   values, arguments = flags.FlagValues(), ["config", f"--config={path}", *overrides]
   try:
     config = config_flags.DEFINE_config_file(

@@ -98,7 +98,9 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
   for name in ("loss", "mlm_accuracy", "nsp_accuracy", "unigram_mlm_accuracy"):
     assert unpacked[name] == pytest.approx(last[name], rel=1e-4)
   before = f"--step={STEPS - programs.SAVED_EVERY}", "--config.model.dtype=bfloat16"
-  assert "masked-token" in succeed(folder, "whole", *before, program="eval.py").stdout
+  result = succeed(folder, "whole", *before, program="eval.py")
+  assert "masked-token" in result.stdout
+  assert f"step 8 of {folder / 'whole'} (by --step)" in result.stderr
 
 
 @pytest.mark.slow
@@ -217,11 +219,16 @@ def test_a_full_disk_is_told_with_what_to_do(folder, tmp_path):
   ("words", "status", "text"),
   [
     ("train.py --help", 0, "configs/quickstart.py"),
-    ("train.py --workdir=run", 2, "--config must have a value"),
-    ("train.py --config=configs/quickstart.py", 2, "--workdir must have a value"),
+    ("train.py", 2, "such as --config=configs/quickstart.py --workdir=runs/mine; see --h"),
+    ("train.py --workdir=run", 2, "Add them, such as --config=configs/quickstart.py; see"),
+    ("train.py --config=configs/quickstart.py", 2, "Add them, such as --workdir=runs/mi"),
+    ("train.py --config=nope.py --workdir=run", 2, "There is no config file 'nope.py'."),
+    ("eval.py", 2, "Expected the folder of a run, such as runs/mine. See --help"),
+    ("eval.py runs/nope", 2, "Name a folder that train.py has written, such as runs/mine"),
   ],
 )
 def test_help_teaches_and_both_flags_are_required(words, status, text):
   result = forked.run(words.split(), cwd=ROOT)
   assert result.returncode == status
   assert text in result.stdout + result.stderr
+  assert status == 0 or len(result.stderr.splitlines()) <= 2

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import pathlib
+import re
+import runpy
 import signal
 import sys
 from collections.abc import Callable
@@ -13,6 +16,8 @@ from absl import app, flags, logging
 
 from training.errors import ConfigError, field_value, wrong_type
 from training.stopping import signals
+
+_EXAMPLES = {"config": "configs/quickstart.py", "workdir": "runs/mine"}  # values of flags
 
 
 class Stopped(Exception):
@@ -64,6 +69,8 @@ def run(
     try:
       argv[1:] = as_flags(argv[1:])  # in place: ml_collections reads sys.argv
       left = flags.FLAGS(argv)
+      if "config" in flags.FLAGS and flags.FLAGS["config"].value is not None:
+        flags.FLAGS["config"].value.to_dict()  # fails only now if the file is missing
     except SystemExit:  # --help was shown
       sys.exit(0)
     except Exception as error:  # a config file may fail in any way
@@ -104,13 +111,20 @@ def typed_fields() -> list[str]:
 
 
 def _explain(error: Exception, argv: list[str]) -> str:
-  """A message for the first wrong --config.FIELD=VALUE; without one, the error's own.
+  """A message for a --config that cannot be used, or the first wrong --config.FIELD=VALUE,
+  or missing flags; otherwise the error's own.
 
-  The errors of ml_collections name neither the full field nor the expected type.
+  The errors of absl and ml_collections name neither the full field nor the expected type,
+  nor what to do.
   """
   text = str(error.args[0] if isinstance(error, KeyError) else error)
-  words = [word.lstrip("-") for word in argv[1:]]
+  words = [word.lstrip("-") for word in split(argv[1:])[1]]
   files = [word for word in words if word.startswith("config=")]
+  if files and (fault := _fault_of(files[-1].removeprefix("config="))):
+    return fault
+  if missing := sorted(re.findall(r"--(\w+) must have a value", text)):
+    given = " ".join(f"--{name}={_EXAMPLES.get(name, '...')}" for name in missing)
+    return f"Expected more flags. Add them, such as {given}; see --help."
   if not files or not any(word.startswith("config.") for word in words):
     return text
   from ml_collections import config_flags
@@ -133,6 +147,20 @@ def _explain(error: Exception, argv: list[str]) -> str:
   except Exception:  # the config file itself is wrong, and `error` says so
     return text
   return text
+
+
+def _fault_of(config: str) -> str | None:
+  """What is wrong with a --config by itself, FILE or FILE:ARGUMENT; None if nothing is."""
+  path, *argument = config.split(":", 1)
+  if not pathlib.Path(path).is_file():
+    return f"There is no config file {path!r}. Give one, such as {_EXAMPLES['config']}."
+  try:
+    made = runpy.run_path(path)["get_config"](*argument)
+  except Exception as error:  # a config file may fail in any way
+    own = isinstance(error, ConfigError) or type(error) is LookupError
+    reason = str(error) if own else f"{type(error).__name__}: {error}"
+    return f"--config={config} cannot be used: {reason}"
+  return None if made else f"--config={config} cannot be used: get_config() returns {made}."
 
 
 def _exit_with(status: int, message: str):

@@ -10,6 +10,25 @@ from ml_collections import config_flags
 from training import command
 
 
+@pytest.mark.parametrize(
+  ("config", "message"),
+  [
+    ("nope.py", "There is no config file 'nope.py'. Give one, such as configs/quickstart"),
+    ("configs", "There is no config file 'configs'."),
+    ("README.md", "--config=README.md cannot be used: SyntaxError: "),
+    ("configs/base.py:x", "get_config() takes 0 positional arguments but 1 was given"),
+    ("configs/glue.py:no", "configs/glue.py:no cannot be used: Expected glue.py:TASK of"),
+  ],
+)
+def test_a_config_that_cannot_be_used_is_told_without_a_traceback(config, message):
+  told = command._explain(
+    OSError("Configuration is not available"), ["", "--config", config]
+  )
+  assert message in told
+  assert "Traceback" not in told
+  assert command._explain(OSError("why"), ["", "--config=configs/glue.py:rte"]) == "why"
+
+
 @pytest.mark.filterwarnings("ignore:the load_module")  # ml_collections loads files so
 @pytest.mark.parametrize(
   ("option", "message"),

@@ -148,7 +148,10 @@ def read_config(workdir: str | pathlib.Path) -> dict:
   try:
     return read_json(path, remedy="Restore the file, or give another --workdir.")
   except OSError as error:
-    raise ConfigError(f"Expected a run in --workdir={workdir}: {error}.") from error
+    raise ConfigError(
+      f"Expected a run in {workdir}: {_CONFIG} cannot be read there ({error.strerror}). "
+      "Name a folder that train.py has written, such as runs/mine."
+    ) from error
 
 
 def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):

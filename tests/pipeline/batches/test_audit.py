@@ -237,7 +237,8 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
     (["--hosts=0"], "--hosts is 0; expected at least 1"),
     (["--config.packing.algoritm=none"], "Did you mean"),
     (["--config.data.max_sequence_length=50"], "max_sequence_length=61; the config has 50"),
-    (["--config", "missing.py"], "missing.py cannot be used as --config"),
+    (["--config.data.mask_rate=-1.0"], "mask_rate is -1.0; expected a fraction in"),
+    (["--config", "missing.py"], "There is no config file 'missing.py'"),
   ],
 )
 def test_a_users_mistake_is_reported_with_status_2(arguments, capsys, options, message):
