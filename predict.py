@@ -400,7 +400,11 @@ def _parser() -> argparse.ArgumentParser:
     metavar="TASK",
     help="the task, of a model without a run (default: by its head)",
   )
-  add("--columns", metavar="FIELD=NAME,...", help="the source's names for fields")
+  add(
+    "--columns",
+    metavar="FIELD=NAME,...",
+    help="the source's names for fields, besides the run's",
+  )
   add(
     "--max-sequence-length",
     metavar="S",

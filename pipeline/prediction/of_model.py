@@ -48,7 +48,8 @@ def settings_to_read(
       sentence or two, whatever the model was trained on.
     trained_on: the settings of its training data; None for a model without a run.
     task: the user's choice of task for a model without a run; None for the head's task.
-    changes: settings that the user chose; a value of None keeps the setting.
+    changes: settings that the user chose; a value of None keeps the setting, and columns
+      are added to those of `trained_on`.
     positions, num_labels: how many the model has.
 
   Raises:
@@ -79,7 +80,11 @@ def settings_to_read(
       f"The task {short_repr(settings.task)} does not fit the model, whose head is "
       f"{head}; expected one of {', '.join(fitting)}."
     )
+  of_run = dict(settings.column_names())
   settings = dataclasses.replace(settings, **chosen)
+  columns = {**of_run, **dict(settings.column_names())}  # the run's, unless named anew
+  named = ",".join(f"{field}={name}" for field, name in columns.items())
+  settings = dataclasses.replace(settings, columns=named)
   if settings.max_sequence_length > positions:
     raise InputError(
       f"--max-sequence-length is {settings.max_sequence_length}; expected at most "

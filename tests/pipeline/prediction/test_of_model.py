@@ -6,7 +6,8 @@ import types
 import pytest
 
 from packing import InputError
-from pipeline.prediction.of_model import open_tokenizer
+from pipeline.prediction.of_model import open_tokenizer, settings_to_read
+from pipeline.settings import DatasetSettings
 from pipeline.tokenizer import train_bpe
 from tests.pipeline.tasks.making import VOCABULARY
 
@@ -45,6 +46,20 @@ def test_a_run_keeps_the_tokenizer_that_its_data_was_made_with(tmp_path):
   own = run / "tokenizer.json"
   own.write_text(definition)
   assert open_tokenizer(run, tokens, vocab_file=str(given)).path == own
+
+
+def test_columns_are_added_to_those_of_the_run():
+  trained_on = DatasetSettings("a.csv", 17, task="regression", columns="sentence=3,label=1")
+  options = {"trained_on": trained_on, "task": None, "positions": 17, "num_labels": 1}
+
+  def columns(given):
+    changes = {"columns": given}
+    head = "sequence_classification"
+    return settings_to_read("b.csv", head, changes=changes, **options).columns
+
+  assert columns("id=x") == "sentence=3,label=1,id=x"
+  assert columns("sentence=text, id=a=b") == "sentence=text,label=1,id=a=b"
+  assert columns(None) == "sentence=3,label=1"
 
 
 def test_cased_word_pieces_are_refused(tmp_path):
