@@ -52,7 +52,7 @@ class DatasetSettings:
   max_sequence_length: int
   vocab_size: int = 30_522
   vocab_file: str = ""
-  min_sentences: int = 1
+  min_sentences: int = 2
   held_out_fraction: float = 0.0
   seed: int = 0
   task: str = "pretraining"

@@ -20,6 +20,7 @@ def fields(corpus) -> dict:
     "held_out_fraction": 0.2,
     "shard_bytes": 5_000,
     "dupe_factor": 2,
+    "min_sentences": 1,
   }
 
 

@@ -118,7 +118,10 @@ def _explain(error: Exception, argv: list[str]) -> str:
   nor what to do.
   """
   text = str(error.args[0] if isinstance(error, KeyError) else error)
-  words = [word.lstrip("-") for word in split(argv[1:])[1]]
+  words = [word.lstrip("-") for word in argv[1:]]
+  if "config" in words[:-1]:  # its value is the next word
+    place = words.index("config")
+    words[place : place + 2] = [f"config={words[place + 1]}"]
   files = [word for word in words if word.startswith("config=")]
   if files and (fault := _fault_of(files[-1].removeprefix("config="))):
     return fault

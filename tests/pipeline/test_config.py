@@ -161,6 +161,11 @@ def test_a_dataset_with_other_labels_is_refused(tmp_path):
     check_prepared(data, other)
 
 
+def test_the_command_and_the_configs_leave_out_the_same_documents():
+  """Configs import nothing, so their default is written there too."""
+  assert DatasetSettings("a.txt", 9).min_sentences == base.get_config().data.min_sentences
+
+
 def test_a_config_that_cannot_be_read_is_refused():
   with pytest.raises(InputError, match=r"cannot be used as --config: .*nowhere"):
     read_config("configs/quickstart.py", ["--flagfile=nowhere"])

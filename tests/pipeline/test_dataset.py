@@ -17,7 +17,7 @@ from pipeline.sources import stdlib
 def test_nothing_is_learned_from_what_is_held_out(tmp_path):
   """Each document has a letter of its own; a letter that is held out is unknown."""
   (tmp_path / "a.txt").write_text("\n\n".join(string.ascii_lowercase))
-  fields = {"vocab_size": 64, "held_out_fraction": 0.2}
+  fields = {"vocab_size": 64, "held_out_fraction": 0.2, "min_sentences": 1}
   dataset = prepare(tmp_path / "d", DatasetSettings(str(tmp_path / "a.txt"), 41, **fields))
   vocabulary = np.array(dataset.vocabulary)
   learned = set(dataset.vocabulary) & set(string.ascii_lowercase)

@@ -209,7 +209,8 @@ def test_only_masked_tasks_are_audited_with_masks(
 ):
   source = tmp_path / "rows.jsonl"
   source.write_text("".join(f"{json.dumps({**row, 'id': str(i)})}\n" for i in range(5)))
-  fields = {"vocab_file": "" if task == "text" else str(corpus / "vocab")}
+  fields: dict = {"vocab_file": "" if task == "text" else str(corpus / "vocab")}
+  fields |= {"min_sentences": 1}
   settings = pipeline.DatasetSettings(str(source), 128, task=task, **fields)
   pipeline.prepare(tmp_path / "d", settings)
   assert command.main(["audit", str(tmp_path / "d"), CONFIG, "--json"]) == 0

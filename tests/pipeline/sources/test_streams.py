@@ -151,12 +151,11 @@ def test_the_state_of_a_reader_without_a_stream_is_refused(tmp_path, state):
 def test_sequences_continue_in_the_next_document_as_in_a_prepared_dataset(tmp_path):
   lines = [json.dumps(record) + "\n" for record in RECORDS[:6]]
   (tmp_path / "in.jsonl").write_text("".join(lines))
-  reader = sequences_of(RECORDS[:6], "sentences", tmp_path, cross_documents=True)
+  fields = {"cross_documents": True, "min_sentences": 1}
+  reader = sequences_of(RECORDS[:6], "sentences", tmp_path, **fields)
   streamed = [x["input_ids"].tolist() for group in reader.read() for x in group]
   source, vocabulary = (str(tmp_path / name) for name in ("in.jsonl", "vocab.txt"))
-  chosen = DatasetSettings(
-    source, 32, task="sentences", vocab_file=vocabulary, cross_documents=True
-  )
+  chosen = DatasetSettings(source, 32, task="sentences", vocab_file=vocabulary, **fields)
   prepared = prepare(tmp_path / "d", chosen, num_workers=1).train
   assert streamed == [row["input_ids"] for row in prepared.records()]
   assert len(streamed) < 6

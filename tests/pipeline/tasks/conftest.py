@@ -24,6 +24,7 @@ def make(tmp_path, vocab_file):
   def make(task, rows, **fields):
     source.write_text("\n".join(map(json.dumps, rows)))
     chosen = {"max_sequence_length": 16, "vocab_file": vocab_file, "seed": 3} | fields
+    chosen = {"min_sentences": 1} | chosen
     settings = DatasetSettings(source=str(source), task=task, **chosen)
     return prepare(tmp_path / f"out{next(numbers)}", settings)
 
