@@ -20,6 +20,7 @@ from model import BertConfig, hf, weights
 from model.__main__ import main
 from model.hf.config import _label_names
 from model.hf.names import current_name
+from model.hf.tokenizer import describe_fast
 from model.weights import Vocabulary, WeightsError, resize_vocabulary
 from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
@@ -388,6 +389,14 @@ def test_a_file_that_is_nested_too_deeply_is_refused(altered, name):
   (folder / name).write_text("[" * 200_000)
   with pytest.raises(WeightsError, match="nested too deeply"):
     hf.open_model(folder)
+
+
+def test_a_tokenizer_on_which_the_library_panics_is_refused(tmp_path):
+  content = json.loads(word_piece_tokenizer(SPECIAL).to_str())
+  content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+  (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+  with pytest.raises(WeightsError, match="one that cannot be read: Precompiled"):
+    describe_fast(tmp_path, max_length=17)
 
 
 def rename(before, after):
