@@ -270,7 +270,8 @@ def nothing_measured(monkeypatch):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    ("", "there is no accelerator, only a CPU. Use --cases tiny:128"),
+    ("", "there is no accelerator, only a CPU. Use --quick"),
+    ("--quick --cases base:512", "--quick and --cases exclude each other"),
     ("--cases tiny:128 --minutes 0", "expected a whole number of at least 1"),
     ("--cases huge:512", "there is no 'huge:512'"),
   ],

@@ -12,6 +12,7 @@ from configs import base
 from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
 from model.weights import Vocabulary
+from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
 from training import init_from
 from training.config.rules import validate
@@ -179,9 +180,7 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   with pytest.raises(ConfigError, match="The vocabulary of the dataset"):
     init_from.check_vocabulary(given, TOKENS[::-1])
 
-  vocab = {token: i for i, token in enumerate(TOKENS)}
-  tokenizer = {"model": {"type": "WordPiece", "vocab": vocab}}
-  (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+  word_piece_tokenizer(TOKENS).save(str(folder / "tokenizer.json"))
   (folder / "vocab.txt").unlink()
   with pytest.raises(ConfigError, match=r"run python -m model import .* --out FOLDER"):
     init_from.open_weights(config_for(folder, vocab_file=False))
