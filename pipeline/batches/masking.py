@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from packing import InputError
 from pipeline.batches.packed import PackedBatch
 from pipeline.splitmix import GAMMA, mix
 from pipeline.tokenizer import MASK, NEVER_MASKED
@@ -23,6 +24,9 @@ class Masking:
     mask_id: id of [MASK].
     special_ids: ids that are never masked.
     vocab_size: V, the number of ids to draw random tokens from.
+
+  Raises:
+    InputError: the rate is not in (0, 1).
   """
 
   rate: float
@@ -30,6 +34,10 @@ class Masking:
   mask_id: int
   special_ids: tuple[int, ...]
   vocab_size: int
+
+  def __post_init__(self):
+    if not 0 < self.rate < 1:
+      raise InputError(f"mask_rate is {self.rate}; expected a fraction in (0, 1).")
 
   @classmethod
   def for_vocabulary(cls, vocabulary: list[str], *, rate: float, seed: int) -> Masking:
