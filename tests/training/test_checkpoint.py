@@ -140,6 +140,7 @@ DAMAGES = {
   "a file is lost": lambda folder: largest_file(folder).unlink(),
   "a byte is altered": alter_a_byte,
   "the metadata is lost": lambda folder: (folder / METADATA).unlink(),
+  "the metadata is cut": write(METADATA, '{"item_handlers": {"par'),
   "the metadata is empty": write(METADATA, "{}"),
   "the metadata of a part is cut": write("params/_METADATA", '{"tree_meta'),
   "the metadata are nested": write(METADATA, "[" * 200_000),

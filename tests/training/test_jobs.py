@@ -1,10 +1,13 @@
 """The launcher of processes: none is left behind, and finished work is kept."""
 
+import _thread
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -22,6 +25,28 @@ def sleeper(folder: pathlib.Path, name: str, seconds: float) -> jobs.Task:
   )
   command = [sys.executable, "-c", code]
   return jobs.Task(name, command, folder / f"{name}.log", (folder / name).exists)
+
+
+def test_stopped_it_leaves_no_process_and_resumes_later(tmp_path):
+  tasks = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 60)]
+
+  def interrupt():
+    while not ((tmp_path / "short").exists() and (tmp_path / "long.pid").exists()):
+      time.sleep(0.02)
+    _thread.interrupt_main()
+
+  threading.Thread(target=interrupt, daemon=True).start()
+  with pytest.raises(KeyboardInterrupt):
+    jobs.run_all(tasks, jobs=2)
+  with pytest.raises(ProcessLookupError):
+    os.kill(int((tmp_path / "long.pid").read_text()), 0)
+  assert not (tmp_path / "long").exists()
+
+  first = (tmp_path / "short").stat().st_mtime_ns
+  tasks[1] = sleeper(tmp_path, "long", 0)
+  assert jobs.run_all(tasks, jobs=2) == {}
+  assert (tmp_path / "long").exists()
+  assert (tmp_path / "short").stat().st_mtime_ns == first
 
 
 def test_a_failure_is_reported_and_stops_no_other(tmp_path, capsys):

@@ -240,6 +240,7 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
     (["--config.data.max_sequence_length=50"], "max_sequence_length=61; the config has 50"),
     (["--config.data.mask_rate=-1.0"], "mask_rate is -1.0; expected a fraction in"),
     (["--config", "missing.py"], "There is no config file 'missing.py'"),
+    (["--config.seed=-1"], "seed is -1; expected at least 0"),
   ],
 )
 def test_a_users_mistake_is_reported_with_status_2(arguments, capsys, options, message):

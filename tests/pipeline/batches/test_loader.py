@@ -152,6 +152,7 @@ def test_evaluation_masks_the_same_tokens_however_sequences_are_packed(store):
   [
     ({"process_count": 2}, "batch_size is 7; expected a multiple of the 2 processes"),
     ({"process_index": 7, "process_count": 7}, "process_index is 7; expected at most 6"),
+    ({"process_count": 0}, "process_count is 0; expected at least 1"),
     ({"batch_size": 0}, "batch_size is 0"),
   ],
 )

@@ -186,6 +186,7 @@ def test_settings_are_checked_at_once_and_examples_come_one_by_one(tmp_path, tok
     ("a.jsonl", b'{"sentence": "a"}\n{}', "regression", r"line 2 has no 'sentence'"),
     ("a.jsonl", b'\n{"sentence": "\xff"}', "glue/cola", r"line 2 is not UTF-8"),
     ("a.jsonl", b'{"id": 1, "question": 1, "context": ""}', "squad", r"question is 1; exp"),
+    ("a.jsonl", b'{"id": true, "question": "", "context": ""}', "squad", r"id is True"),
     ("a.jsonl", b"{}", "pretraining", r"A model of pretraining gives no answers"),
   ],
 )

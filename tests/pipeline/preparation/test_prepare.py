@@ -92,6 +92,11 @@ def test_another_setting_makes_another_dataset(corpus, reference, tmp_path, name
   assert dataset.manifest["sha256"] != reference.manifest["sha256"]
 
 
+def test_a_vocabulary_that_is_learned_has_the_size_of_the_settings(corpus, tmp_path):
+  chosen = settings(corpus, vocab_file="", vocab_size=64)
+  assert len(prepare(tmp_path / "d", chosen, num_workers=1).vocabulary) == 64
+
+
 def test_the_most_frequent_token_is_a_maskable_one_of_the_training_split(corpus, tmp_path):
   """There are more separators, and more of another token in a source that is held out."""
   for name, words in (("train", "aaaaacdef"), ("held_out", "b" * 99)):
