@@ -139,6 +139,8 @@ def _windows(
     what = f"{document.where}: The context"
     encoder.count_too_long(what, len(ids), room, choices="split")
   answer = _token_span(offsets, span)
+  if span and not answer:  # such as an accent, which the tokenizer drops
+    tally["answers_without_tokens"] += 1
   prefix = [encoder.cls, *question, encoder.sep]
   start = 0
   while True:
