@@ -116,8 +116,7 @@ def _open(directory: pathlib.Path) -> StoredModel:
   expected = abstract_params(config, head)
   tensors.check(directory, stored, kind, names.shapes_there(expected, kind))
   load = functools.partial(tensors.load, directory, stored, kind, expected)
-  label_names = labels if head == "sequence_classification" else ()
-  return StoredModel(directory, head, config, None, label_names, None, load)
+  return StoredModel(directory, head, config, None, labels, None, load)
 
 
 # ---- export --------------------------------------------------------------------------

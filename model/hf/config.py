@@ -135,7 +135,8 @@ _FAMILIES = {"bert": _BERT, "modernbert": _MODERN_BERT, "gpt2": _GPT2}  # by mod
 def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, ...]]:
   """Reads the head, the config, and the names of the classes.
 
-  The names that transformers makes up, LABEL_0 and so on, are left out.
+  The names that transformers makes up, LABEL_0 and so on, are left out. Only a model that
+  classifies sequences has names.
 
   Raises:
     WeightsError: names the value that this model does not support.
@@ -166,7 +167,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     _refuse_unless(path, name, value.get(name, default), (*others, dropout))
   names: tuple[str, ...] = ()
   if family is not _GPT2:
-    names = _read_classes(path, value, fields)
+    names = _read_classes(path, value, fields, family.heads[architectures[0]])
   if family is _BERT:
     fields["next_sentence"] = architectures != ["BertForMaskedLM"]
   elif family is _MODERN_BERT:
@@ -182,13 +183,20 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     raise WeightsError(f"{path}: {error} Correct it.") from error
 
 
-def _read_classes(path: pathlib.Path, value: dict, fields: dict) -> tuple[str, ...]:
-  """Puts the number of classes into `fields` and returns their names."""
+def _read_classes(
+  path: pathlib.Path, value: dict, fields: dict, head: str
+) -> tuple[str, ...]:
+  """Puts the number of classes into `fields` and returns their names.
+
+  Only classes of sequences have names here; a regression has none.
+  """
   labels = value.get("id2label")
   names: tuple[str, ...] = ()
   fields["num_labels"] = value.get("num_labels", 2)
   if isinstance(labels, dict):
-    fields["num_labels"], names = len(labels), _label_names(labels)
+    fields["num_labels"] = len(labels)
+    if head == "sequence_classification" and len(labels) > 1:
+      names = _label_names(path, labels)
   if value.get("problem_type") == "regression":
     _refuse_unless(path, "num_labels", fields["num_labels"], (1,))
   return names
@@ -231,11 +239,14 @@ def _layer_types(num_layers: int, global_every: int) -> list[str]:
   return [_LOCAL if number % global_every else _GLOBAL for number in range(num_layers)]
 
 
-def _label_names(labels: dict) -> tuple[str, ...]:
+def _label_names(path: pathlib.Path, labels: dict) -> tuple[str, ...]:
   numbers = [str(number) for number in range(len(labels))]
-  if len(numbers) < 2 or labels.keys() != set(numbers):  # regression has no names
-    return ()
-  names = tuple(str(labels[number]) for number in numbers)
+  names = tuple(str(labels.get(number)) for number in numbers)
+  if labels.keys() != set(numbers) or len(set(names)) < len(names):
+    raise WeightsError(
+      f"{path}: id2label is {json.dumps(labels)}; expected a different name for each class "
+      f"from 0 to {len(labels) - 1}. Correct it."
+    )
   return () if names == _made_up(len(names)) else names
 
 

@@ -18,7 +18,6 @@ import tokenizers
 
 from model import BertConfig, hf, weights
 from model.__main__ import main
-from model.hf.config import _label_names
 from model.hf.names import current_name
 from model.hf.tokenizer import describe_fast
 from model.weights import Vocabulary, WeightsError, resize_vocabulary
@@ -244,9 +243,23 @@ def test_names_of_classes_go_in_and_out(tmp_path):
   assert written["id2label"] == {str(i): name for i, name in enumerate(names)}
   assert written["label2id"] == {name: i for i, name in enumerate(names)}
   assert hf.open_model(tmp_path / "named").labels == names
-  assert _label_names({"0": "None", "1": "Some"}) == ("None", "Some")
-  for no_classes in ({"0": "similarity"}, {"1": "a", "2": "b"}):
-    assert _label_names(no_classes) == (), no_classes
+
+
+@pytest.mark.parametrize(
+  "labels",
+  [
+    {"1": "a", "2": "b", "3": "c"},
+    {"0": "a", "1": "b", "3": "c"},
+    {"0": "a", "1": "b", "2": "a"},
+  ],
+)
+def test_names_of_classes_with_gaps_are_refused(altered, labels):
+  """Only where they are used: other heads may have any."""
+  assert hf.open_model(altered(PRETRAINING.name, id2label=labels)).labels == ()
+  named = altered(CLASSES.name, id2label=dict(zip("012", "xyz", strict=True)))
+  assert hf.open_model(named).labels == ("x", "y", "z")
+  with pytest.raises(WeightsError, match=r"id2label is .*; expected a different name for"):
+    hf.open_model(altered(CLASSES.name, id2label=labels))
 
 
 def test_masked_lm_alone_and_regression_keep_their_kind(tmp_path):
