@@ -107,11 +107,25 @@ def select_fields(
       is_class = isinstance(value, int) and 0 <= value < len(names)
       selected[field] = names[value] if is_class else value
     elif field in fields.required:
-      raise InputError(
-        f"{where} has no {column!r}; found {', '.join(map(str, values)) or 'nothing'}. "
-        f'Name the right one with columns "{field}=NAME".'
-      )
+      raise missing(f"{where} has no", field, column, dict.fromkeys(values, ""))
   return Document(selected, where)
+
+
+def missing(begin: str, field: str, column: str, found: Mapping[str, str]) -> InputError:
+  """The error for a source or a record without a required field.
+
+  Args:
+    begin: the beginning of the message, such as "a.csv has no column".
+    field: the task's name for the field.
+    column: the source's name, which was looked for.
+    found: the names that are there, each with a note, such as its type.
+  """
+  there = ", ".join(f"{name!r}{note}" for name, note in found.items()) or "nothing"
+  remedy = f'Name the right one with columns "{field}=NAME".'
+  for name in found:
+    if name.strip() == column:
+      remedy = f"Remove the spaces from {name!r}."
+  return InputError(f"{begin} {column!r}; found {there}. {remedy}")
 
 
 def check_texts(value: Any, where: str):

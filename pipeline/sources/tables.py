@@ -19,6 +19,7 @@ from pipeline.sources.document import (
   MAX_DOCUMENT_BYTES,
   Document,
   DocumentFields,
+  missing,
   select_fields,
 )
 
@@ -43,11 +44,8 @@ def check(path: pathlib.Path, fields: DocumentFields):
   for field in fields.required:
     column = fields.column(field)
     if column not in schema.names:
-      raise InputError(
-        f"{path} has no column {column!r}; found "
-        f"{', '.join(f'{f.name} ({f.type})' for f in schema) or 'none'}. Name the right "
-        f'one with columns "{field}=NAME".'
-      )
+      there = {f.name: f" ({f.type})" for f in schema}
+      raise missing(f"{path} has no column", field, column, there)
     kind = schema.field(column).type
     if field == "text" and not _is_text(kind):
       raise InputError(

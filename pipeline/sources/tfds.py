@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packing import InputError
-from pipeline.sources.document import Document, DocumentFields, select_fields
+from pipeline.sources.document import Document, DocumentFields, missing, select_fields
 
 PARTITION_EXAMPLES = 65_536
 _EXAMPLES = 64  # decoded at a time
@@ -78,12 +78,9 @@ def partitions(name: str, split: str, fields: DocumentFields) -> Iterator[TfdsPa
   builder = _builder(name)
   folder = os.path.abspath(builder.data_path)  # workers may have another TFDS_DATA_DIR
   features = builder.info.features
-  missing = [f for f in fields.required if fields.column(f) not in features]
-  if missing:
-    raise InputError(
-      f"tfds:{name} has no {fields.column(missing[0])!r}; found {', '.join(features)}. "
-      f'Name the right one with columns "{missing[0]}=NAME".'
-    )
+  for field in fields.required:
+    if (column := fields.column(field)) not in features:
+      raise missing(f"tfds:{name} has no", field, column, dict.fromkeys(features, ""))
   for start in range(0, len(examples), PARTITION_EXAMPLES):
     stop = min(start + PARTITION_EXAMPLES, len(examples))
     yield TfdsPartition(name, folder, split, start, stop, fields)

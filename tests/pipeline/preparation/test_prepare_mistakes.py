@@ -39,6 +39,7 @@ BAD_FILES = {
   "damaged": ("a.parquet", damaged_parquet, "is damaged after record"),
   "no arrow": ("a.arrow", b"no arrow", "is not a valid .arrow file"),
   "a list": ("a.jsonl", b"[1]\n", "line 1 holds a list"),
+  "no field": ("a.jsonl", b'{"txt": "a"}\n', "line 1 has no 'text'; found 'txt'"),
   "a number": ("a.jsonl", b'{"text": 3}\n', "text is 3; expected a string"),
   "squad": ("a.json", b'{"data": 3}', "for the task squad"),
 }

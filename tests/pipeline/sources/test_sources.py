@@ -36,11 +36,19 @@ def test_each_format_gives_the_documents_and_counts_records_before(tmp_path, suf
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv", "tsv"])
 def test_a_column_is_named_or_the_error_says_what_there_is(tmp_path, suffix):
   write(tmp_path / f"a.{suffix}", ["One.", "Two."], column="content")
-  message = r"no .*'text'.*found other.*content.*columns .text="
+  message = r"no .*'text'.*found 'other'.*'content'.*columns .text="
   with pytest.raises(InputError, match=message):
     texts(tmp_path / f"a.{suffix}")
   named = DocumentFields(("text",), columns=(("text", "content"),))
   assert texts(tmp_path / f"a.{suffix}", named) == ["One.", "Two."]
+
+
+def test_spaces_around_the_name_of_a_column_are_seen(tmp_path):
+  (tmp_path / "a.csv").write_text("id, text \n1,One.\n")
+  with pytest.raises(
+    InputError, match=r"found 'id' .*, ' text ' .* Remove the spaces from"
+  ):
+    texts(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def test_documents_that_cannot_be_used_are_named():
   stream = DocumentStream([*RECORDS[:2], {"words": "a"}], FIELDS, name="hf:a")
   reading = stream.read()
   assert texts_of(itertools.islice(reading, 2)) == TEXTS[:2]
-  with pytest.raises(packing.InputError, match="hf:a, record 3 has no 'text'; found words"):
+  with pytest.raises(
+    packing.InputError, match="hf:a, record 3 has no 'text'; found 'words'"
+  ):
     next(reading)
 
 

@@ -113,7 +113,7 @@ def test_class_names_that_are_numbers_match_by_value(make):
     ("classification", {"labels": "a,b,a"}, r"expected at least two different names"),
     ("classification", {"labels": "a,,b"}, r"expected at least two different names"),
     ("glue/cola", {"labels": "a,b"}, r"labels is 'a,b'; expected none for glue/cola"),
-    ("regression", {"columns": "sentence2=reply"}, r"line 1 has no 'reply'; found senten"),
+    ("regression", {"columns": "sentence2=reply"}, r"line 1 has no 'reply'; found 'sen"),
   ],
 )
 def test_names_that_do_not_fit_are_refused(make, task, settings, message):

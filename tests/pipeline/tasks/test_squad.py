@@ -6,8 +6,6 @@ import pytest
 import pipeline
 from packing import InputError
 from pipeline.__main__ import main
-from pipeline.preparation.prepare import prepare
-from pipeline.settings import DatasetSettings
 from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
 from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY
