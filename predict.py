@@ -41,6 +41,7 @@ import model
 import packing
 import pipeline
 from model import attention, hf, weights
+from model.hf.pooling import Pooling, read_pooling
 from packing import InputError
 from packing.errors import check_integer, short_repr
 from packing.files import whole_file
@@ -94,6 +95,7 @@ examples:
   python predict.py runs/squad --input dev-v1.1.json --out answers.jsonl
   python predict.py bert-sst2/ --input reviews.csv --columns sentence=review,id=number
 """
+AUTO = "auto"  # of --embed: as the folder says
 _DTYPES = "auto", "float32", "bfloat16"
 _READING = "columns", "max_sequence_length"
 
@@ -130,6 +132,10 @@ def run(options: argparse.Namespace):
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   if opened.used:
     print(f"predict.py: {opened.used}", file=sys.stderr)
+  if opened.pooling.says:
+    longest = options.max_sequence_length
+    instead = f"; --max-sequence-length {longest} instead" if longest else ""
+    print(f"predict.py: {opened.pooling.says}{instead}", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)
   _write(results(examples), options, opened, computed)
@@ -137,7 +143,7 @@ def run(options: argparse.Namespace):
 
 
 def embed(
-  folder: str | pathlib.Path, sentences: Iterable[str], *, pooling: str = "mean"
+  folder: str | pathlib.Path, sentences: Iterable[str], *, pooling: str = AUTO
 ) -> np.ndarray:
   """Computes embeddings of texts with any BERT or ModernBERT, on packed batches.
 
@@ -145,7 +151,8 @@ def embed(
     folder: the folder of a run or an imported model, or a Hugging Face directory.
     sentences: the texts, as many as fit into memory; a tab separates the two sentences of
       a pair.
-    pooling: a key of `POOLINGS`.
+    pooling: a key of `POOLINGS`; or "auto", as a folder of sentence-transformers says,
+      which also limits the tokens of a text, and "mean" for other folders.
 
   Returns:
     float32[N, D], in the order of the texts.
@@ -154,8 +161,9 @@ def embed(
     InputError, WeightsError: there is no such model or pooling, or a sentence is not text
       or has two tabs.
   """
-  if pooling not in POOLINGS:
-    raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}.")
+  if pooling not in (*POOLINGS, AUTO):
+    known = ", ".join((*POOLINGS, AUTO))
+    raise InputError(f"pooling is {pooling!r}; expected one of {known}.")
   options = _parser().parse_args([str(folder), f"--embed={pooling}"])
   opened = open_model(options)
   examples = examples_of(sentences, opened.settings, opened.tokenizer)
@@ -194,8 +202,9 @@ def make_results(
   def results(examples: Iterator[Example]) -> Iterator[Any]:
     params = jax.device_put(stored.load(), replicated(mesh))
     if options.embed:
-      embed = functools.partial(evaluation.embed, program, params, pooling=options.embed)
-      yield from embed_examples(embed, examples, shape=shape)
+      mode, normalized = opened.pooling.mode, opened.pooling.normalized
+      embed = functools.partial(evaluation.embed, program, params, pooling=mode)
+      yield from embed_examples(embed, examples, shape=shape, normalized=normalized)
     else:
       yield from answer_examples(
         functools.partial(evaluation.predict, program, params),
@@ -296,6 +305,7 @@ class Opened(NamedTuple):
     settings, tokenizer: how to read examples.
     labels: names of the classes; () for none.
     used: the checkpoint of a run and why this one, in words; "" for other folders.
+    pooling: how embeddings are made.
   """
 
   stored: weights.StoredModel
@@ -303,6 +313,7 @@ class Opened(NamedTuple):
   tokenizer: Tokenizer
   labels: tuple[str, ...]
   used: str
+  pooling: Pooling
 
 
 def open_model(options: argparse.Namespace) -> Opened:
@@ -332,8 +343,12 @@ def open_model(options: argparse.Namespace) -> Opened:
       "Train and evaluate it with train.py and eval.py; to write text with it, export it: "
       "python -m model export."
     )
+  longest, pooling = options.max_sequence_length, Pooling("")
   if options.embed:
     stored = _encoder(stored, options)
+    given = None if options.embed == AUTO else options.embed
+    pooling = read_pooling(stored, instead=given)
+    longest = pooling.max_length if longest is None else longest
   elif default_task(stored.head, 1) is None:
     raise InputError(
       f"{folder} holds a {stored.kind.__name__}, which cannot answer examples. Give "
@@ -347,7 +362,8 @@ def open_model(options: argparse.Namespace) -> Opened:
     "" if options.embed else stored.head,
     trained_on=pipeline.settings_of(run_config.data) if run_config else None,
     task=options.task,
-    changes={name: getattr(options, name) for name in _READING},
+    changes={name: getattr(options, name) for name in _READING}
+    | {"max_sequence_length": longest},
     positions=config.max_position_embeddings,
     num_labels=config.num_labels,
   )
@@ -356,7 +372,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     outputs = config.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   tokenizer = open_tokenizer(folder, stored.vocabulary, vocab_file=settings.vocab_file)
-  return Opened(stored, settings, tokenizer, labels, used)
+  return Opened(stored, settings, tokenizer, labels, used, pooling)
 
 
 def _encoder(
@@ -387,12 +403,12 @@ def _parser() -> argparse.ArgumentParser:
   add(
     "--embed",
     nargs="?",
-    const="mean",
-    choices=POOLINGS,
+    const=AUTO,
+    choices=(*POOLINGS, AUTO),
     metavar="POOLING",
     help="compute embeddings instead of answers: "
     + "; ".join(f"{name}, {what}" for name, what in POOLINGS.items())
-    + " (default: mean)",
+    + f" (default: {AUTO}, as the files of sentence-transformers say, otherwise mean)",
   )
   add("--step", metavar="N", help="the step of a run's checkpoint, or best")
   add(

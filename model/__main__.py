@@ -16,6 +16,7 @@ import tqdm
 
 from model import hf, weights
 from model.files import NotWritten, check_new_folder, whole_folder
+from model.hf.pooling import copy_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, ORIGINALS, copy_originals, copy_tokenizer
 from model.testing import verify
 from packing.commands.program import Parser, fail, print_result
@@ -88,8 +89,8 @@ def _add_import(commands):
     text="read a Hugging Face directory into a folder of this project",
     epilog="""The directory holds config.json, model.safetensors and vocab.txt,
 tokenizer.json, or vocab.json with merges.txt; pickles are not opened. The new folder gets
-model.json, vocab.txt, checkpoints/0, the tokenizer's files in tokenizer/ for an export,
-and tokenizer.json if text is not split as by BERT.
+model.json, vocab.txt, checkpoints/0, the tokenizer's files in tokenizer/ for an export, and
+tokenizer.json if text is not split as by BERT; also those of sentence-transformers.
 Training can start from either of the two:
 
   python -m model import bert-mini/ --out imported/
@@ -113,6 +114,7 @@ def _import(options) -> dict:
     )
   params = stored.load()
   with whole_folder(options.out) as partial:
+    copy_pooling(stored.directory, partial)
     weights.save(partial, params)
     weights.describe(
       partial,

@@ -22,6 +22,7 @@ import pipeline
 import predict
 from configs import base
 from model import hf, weights
+from model.__main__ import main as model_command
 from model.models import abstract_model
 from packing import InputError
 from packing.testing import layout
@@ -253,6 +254,111 @@ def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, 
   with pytest.raises(InputError, match="pooling is 'max'; expected one of mean, cls"):
     predict.embed(folders / "classification", lines, pooling="max")
   assert predict.embed(folders / "classification", []).shape == (0, vectors.shape[1])
+
+
+def write_modules(folder, *modules, pooling, **files):
+  """What sentence-transformers writes besides the model and the tokenizer."""
+  places = {"Transformer": "", "Pooling": "1_Pooling"}
+  listed = [
+    {
+      "idx": n,
+      "path": places.get(x, f"{n}_{x}"),
+      "type": f"sentence_transformers.models.{x}",
+    }
+    for n, x in enumerate(modules)
+  ]
+  (folder / "modules.json").write_text(json.dumps(listed))
+  (folder / "1_Pooling").mkdir(exist_ok=True)
+  modes = {f"pooling_mode_{mode}": mode in pooling for mode in MODES}
+  about = {"word_embedding_dimension": 14, **modes, "include_prompt": True}
+  (folder / "1_Pooling" / "config.json").write_text(json.dumps(about))
+  for name, content in files.items():
+    (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+MODES = "cls_token", "mean_tokens", "max_tokens", "lasttoken"
+SENTENCE = ["Transformer", "Pooling", "Normalize"]
+LIMIT = {"sentence_bert_config": {"max_seq_length": 11, "do_lower_case": False}}
+
+
+@pytest.fixture
+def encoder(folders, tmp_path):
+  """A Hugging Face directory of an encoder, without files of sentence-transformers."""
+  stored = weights.encoder_of(hf.open_model(folders / "classification"))
+  folder = tmp_path / "encoder"
+  hf.export_model(stored.config, stored.load(), folder, vocabulary=VOCABULARY)
+  return folder
+
+
+def test_a_folder_of_sentence_transformers_says_how_to_embed(
+  encoder, answer, tmp_path, capsys
+):
+  """Also through import and export; a text is cut to 11 tokens."""
+  lines = ["a b c", "d ? f g h i j " * 2]
+  cut = [lines[0], "d ? f g h i j d ?"]
+  plain = {pooling: predict.embed(encoder, cut, pooling=pooling) for pooling in POOLINGS}
+  for mode, pooling in (("cls_token", "cls"), ("mean_tokens", "mean")):
+    write_modules(encoder, *SENTENCE, pooling=[mode], **LIMIT)
+    vectors = plain[pooling] / np.linalg.norm(plain[pooling], axis=1, keepdims=True)
+    ours, theirs = tmp_path / f"ours-{mode}", tmp_path / f"theirs-{mode}"
+    assert model_command(["import", str(encoder), "--out", str(ours)]) == 0
+    assert model_command(["export", str(ours), "--out", str(theirs)]) == 0
+    for folder in (encoder, ours, theirs):
+      np.testing.assert_allclose(predict.embed(folder, lines), vectors, atol=1e-5)
+  capsys.readouterr()
+  _, found, errors = answer(encoder, "--embed", typed="\n".join(lines))
+  assert "says: pooling mean, at most 11 tokens a text, vectors of length 1\n" in errors
+  np.testing.assert_allclose([one["embedding"] for one in found], vectors, atol=1e-5)
+  _, found, errors = answer(encoder, "--embed", "cls", typed="\n".join(lines))
+  assert "pooling cls, by --embed, not its own, at most 11 tokens" in errors
+  cls = plain["cls"] / np.linalg.norm(plain["cls"], axis=1, keepdims=True)
+  np.testing.assert_allclose([one["embedding"] for one in found], cls, atol=1e-5)
+  write_modules(encoder, *SENTENCE[:2], pooling=["cls_token"], sentence_bert_config={})
+  (encoder / "tokenizer_config.json").write_text('{"model_max_length": 11}')
+  np.testing.assert_allclose(predict.embed(encoder, lines), plain["cls"], atol=1e-5)
+
+
+PROMPTS = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+
+
+@pytest.mark.parametrize(
+  ("modules", "pooling", "files", "message"),
+  [
+    (SENTENCE, ["max_tokens"], {}, "config.json has the pooling max_tokens; expected cls"),
+    (SENTENCE, ["cls_token", "mean_tokens"], {}, "the pooling cls_token and mean_tokens;"),
+    (SENTENCE, [], {}, "has the pooling (none); expected cls or mean"),
+    (
+      [*SENTENCE[:2], "Dense"],
+      ["cls_token"],
+      {},
+      "the modules Transformer, Pooling, Dense",
+    ),
+    (
+      SENTENCE[:1],
+      ["cls_token"],
+      {},
+      "the modules Transformer; expected Transformer, Pool",
+    ),
+    (
+      SENTENCE,
+      ["cls_token"],
+      {"config_sentence_transformers": PROMPTS},
+      "puts 'query: ' b",
+    ),
+    (SENTENCE, ["cls_token"], {"sentence_bert_config": {"max_seq_length": "9"}}, "th='9'"),
+  ],
+)
+def test_what_a_folder_says_and_we_cannot_do_is_refused(
+  encoder, answer, tmp_path, modules, pooling, files, message
+):
+  write_modules(encoder, *modules, pooling=pooling, **files)
+  status, found, errors = answer(encoder, "--embed", typed="a b")
+  assert (status, found, errors.count("\n")) == (2, [], 1)
+  assert message in errors
+  if "modules" in message:  # whose weights an import would lose
+    assert model_command(["import", str(encoder), "--out", str(tmp_path / "ours")]) == 2
+  if "pooling" in message:
+    assert answer(encoder, "--embed", "cls", typed="a b")[0] == 0
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from model.hf.config import (
   modern_bert_json,
   read_config,
 )
+from model.hf.pooling import copy_pooling
 from model.hf.tokenizer import (
   ORIGINALS,
   copy_originals,
@@ -143,8 +144,8 @@ def export_model(
     vocabulary: the vocabulary of the tokenizer to write; None for no tokenizer.
     labels: the names of the classes; a GPT-2 has none.
     tokenizer: a folder from which the tokenizer's files are copied: those that an import
-      kept, or those of a vocabulary that a file splits. Without it, such a vocabulary gets
-      no tokenizer.
+      kept, or those of a vocabulary that a file splits; and those of sentence-transformers.
+      Without it, such a vocabulary gets no tokenizer.
 
   Raises:
     FileExistsError: the directory is not empty.
@@ -197,6 +198,8 @@ def export_model(
       describe_fast(partial, max_length=longest, is_encoder=is_encoder)
     if vocabulary and tokenizer:
       copy_originals(pathlib.Path(tokenizer) / ORIGINALS, partial)
+    if tokenizer:
+      copy_pooling(pathlib.Path(tokenizer), partial)
     if isinstance(config, Gpt2Config):
       about = gpt2_json(config, vocabulary)
     elif isinstance(config, ModernBertConfig):

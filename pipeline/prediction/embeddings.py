@@ -39,6 +39,7 @@ def embed_examples(
   examples: Iterable[Example],
   *,
   shape: BatchShape,
+  normalized: bool = False,
 ) -> Iterator[Embedding]:
   """Embeddings of examples, in the order of the examples.
 
@@ -47,6 +48,7 @@ def embed_examples(
       order of their numbers; such as `training.evaluation.embed` with a program.
     examples: from `read_examples`; at most one chunk is in memory.
     shape: the shape of the batches.
+    normalized: whether each is divided by its length.
 
   Raises:
     InputError: an example is invalid, or its embedding is not finite.
@@ -59,7 +61,10 @@ def embed_examples(
           f"The embedding of {example.where} is not finite. Check the weights, or compute "
           "with --dtype float32."
         )
-      yield Embedding(example.id, vector.astype(np.float32))
+      vector = vector.astype(np.float32)
+      if normalized:
+        vector /= max(float(np.linalg.norm(vector)), 1e-12)
+      yield Embedding(example.id, vector)
 
 
 def as_json(embedding: Embedding) -> str:

@@ -1,0 +1,161 @@
+"""How sentence-transformers makes the vector of a text, as the files of a folder say."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+from model.files import write_json
+from model.weights import StoredModel, WeightsError
+
+MODULES = "modules.json"
+_MODULES = ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]
+_TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+_NO_LIMIT = 1_000_000_000  # tokenizers without a limit have a larger one
+_MODES = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
+
+
+class Pooling(NamedTuple):
+  """How the vectors of tokens become that of a text.
+
+  Attributes:
+    mode: "cls", "mean", or what the user chose instead.
+    max_length: the most tokens of a text, special tokens included; None for the model's.
+    normalized: whether the vector is divided by its length.
+    says: all this in words; "" if the folder is not of sentence-transformers.
+  """
+
+  mode: str
+  max_length: int | None = None
+  normalized: bool = False
+  says: str = ""
+
+
+def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
+  """Reads how the folder of a model makes vectors; the mean if it does not say.
+
+  Args:
+    stored: the model.
+    instead: the user's mode, in place of the folder's.
+
+  Raises:
+    WeightsError: the folder has another module, another mode without `instead`, prompts or
+      lower case that a program would have to add; or a file is damaged.
+  """
+  folder = stored.directory
+  path = folder / MODULES
+  if not path.exists():
+    return Pooling(instead or "mean")
+  own, normalized = _read(folder / _TRANSFORMER), "Normalize" in _modules(folder)
+  prompts = _read(folder / _PROMPTS)
+  if prompt := (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")):
+    raise WeightsError(
+      f"{folder / _PROMPTS} puts {prompt!r} before each text. Put it there yourself, and "
+      "set default_prompt_name to null."
+    )
+  if own.get("do_lower_case") and not (stored.vocabulary and stored.vocabulary.lowercase):
+    raise WeightsError(
+      f"{folder / _TRANSFORMER} has do_lower_case, but the tokenizer does not lowercase "
+      "text. Lowercase it yourself, and set do_lower_case to false."
+    )
+  mode = instead or _mode(folder)
+  longest = _max_length(folder, own)
+  if longest and longest >= stored.config.max_position_embeddings:
+    longest = None
+  what = [f"pooling {mode}{', by --embed, not its own' if instead else ''}"]
+  what += [f"at most {longest} tokens a text"] if longest else []
+  what += ["vectors of length 1"] if normalized else []
+  return Pooling(mode, longest, normalized, f"as {path} says: {', '.join(what)}")
+
+
+def copy_pooling(source: pathlib.Path, folder: pathlib.Path):
+  """Copies the files that `read_pooling` reads, if there are any, to another folder.
+
+  The most tokens of a text are written where sentence-transformers looks first, since the
+  tokenizer's own settings are not copied.
+
+  Raises:
+    WeightsError: the folder has a module that would be lost, such as Dense.
+  """
+  if not (source / MODULES).exists():
+    return
+  names = [MODULES, _PROMPTS, str(_config_of_pooling(source).relative_to(source))]
+  for name in names:
+    if (source / name).exists():
+      (folder / name).parent.mkdir(exist_ok=True)
+      shutil.copyfile(source / name, folder / name)
+  own = _read(source / _TRANSFORMER)
+  write_json(folder / _TRANSFORMER, own | {"max_seq_length": _max_length(source, own)})
+
+
+def _modules(folder: pathlib.Path) -> dict[str, str]:
+  """The subfolders of the modules, by their names."""
+  path = folder / MODULES
+  modules = _read(path, list)
+  try:
+    found = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in modules]
+  except (KeyError, TypeError) as error:
+    raise _damaged(path, f"a module without a type or a path: {error!r}") from error
+  names = [name for name, _ in found]
+  if names not in _MODULES:
+    raise WeightsError(
+      f"{path} names the modules {', '.join(names) or '(none)'}; expected Transformer, "
+      "Pooling, and at most Normalize after them. Choose another model, or remove the file "
+      "for the encoder alone."
+    )
+  return dict(found)
+
+
+def _config_of_pooling(folder: pathlib.Path) -> pathlib.Path:
+  name = _modules(folder)["Pooling"]
+  if not name or pathlib.PurePath(name).name != name:
+    raise _damaged(folder / MODULES, f"Pooling in {name!r}, which is no folder's name")
+  return folder / name / "config.json"
+
+
+def _mode(folder: pathlib.Path) -> str:
+  path = _config_of_pooling(folder)
+  about, begin = _read(path), "pooling_mode_"
+  modes = about.get("pooling_mode")  # newer files have a name, or a list of names
+  if modes is None:
+    modes = [x.removeprefix(begin) for x in about if x.startswith(begin) and about[x]]
+  modes = [modes] if isinstance(modes, str) else list(modes)
+  if len(modes) != 1 or modes[0] not in _MODES:
+    raise WeightsError(
+      f"{path} has the pooling {' and '.join(map(str, modes)) or '(none)'}; expected cls "
+      "or mean. Choose another model, or a pooling with --embed."
+    )
+  return _MODES[modes[0]]
+
+
+def _max_length(folder: pathlib.Path, own: dict) -> int | None:
+  """The most tokens of a text, without the model's own limit, as sentence-transformers."""
+  longest = own.get("max_seq_length")
+  if longest is None:
+    longest = _read(folder / "tokenizer_config.json").get("model_max_length")
+    if not isinstance(longest, int) or longest > _NO_LIMIT:
+      return None
+  if not isinstance(longest, int) or longest < 1:
+    raise _damaged(folder / _TRANSFORMER, f"max_seq_length={longest!r}")
+  return longest
+
+
+def _read(path: pathlib.Path, kind: type = dict) -> Any:
+  """The content of a JSON file; empty if there is none."""
+  if not path.exists():
+    return kind()
+  try:
+    value = json.loads(path.read_text(encoding="utf-8"))
+  except ValueError as error:
+    raise _damaged(path, str(error)) from error
+  if not isinstance(value, kind):
+    raise _damaged(path, f"a {type(value).__name__}")
+  return value
+
+
+def _damaged(path: pathlib.Path, found: str) -> WeightsError:
+  return WeightsError(
+    f"{path} is not a file of sentence-transformers: found {found}. Restore it."
+  )
