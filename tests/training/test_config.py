@@ -19,6 +19,7 @@ from tests.training.test_optimizer import numpy_lamb, updated
 from training.config import make_optimizer, make_schedule, model_config, tracker_names
 from training.config.rules import validate
 from training.errors import ConfigError
+from training.optimizer import OPTIMIZERS
 from training.recipe import resolve
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -320,6 +321,19 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe():
   )
   for name, x in expected.items():
     np.testing.assert_allclose(found[name], x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_down(name):
+  """From the start towards the gradients' opposite, each in a way of its own."""
+  optimizer = {"name": name, "warmup_steps": 0}
+  config = get_config(optimizer=optimizer, packing={"adjust": "none"})
+  check(config)
+  _, recipe = resolve(config, packing_factor=1.5)
+  found = updated(make_optimizer(config, recipe), START, GRADIENTS)
+  for name, x in START.items():
+    together = sum(gradients[name] for gradients in GRADIENTS)
+    assert ((x - np.asarray(found[name])) * together).sum() > 0
 
 
 REFUSED = [
