@@ -17,8 +17,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # From the ground up: a room imports only rooms that stand before it.
 ROOMS = {
-  "packing": "errors arrow files histogram problem algorithms certificate assignment "
-  "plan planfile row epochs online batches pack commands testing torch grain "
+  "packing": "errors files histogram problem algorithms certificate assignment "
+  "plan planfile row arrow epochs online batches pack commands testing torch grain "
   "datasets __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction config __main__",

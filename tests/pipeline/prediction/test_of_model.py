@@ -18,7 +18,7 @@ def vocabulary(tokens, *, lowercase=True, by_json=False):
 
 
 def test_a_model_splits_text_by_its_own_file(tmp_path):
-  """A file of word pieces with the same tokens does not take its place."""
+  """A vocab.txt does not take its place."""
   definition = train_bpe(["abc abc"], vocab_size=260)
   ids = json.loads(definition)["model"]["vocab"]
   tokens = tuple(sorted(ids, key=ids.__getitem__))
@@ -27,9 +27,11 @@ def test_a_model_splits_text_by_its_own_file(tmp_path):
   tokenizer = open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
   assert tokenizer.path.name == "tokenizer.json"
   assert tuple(tokenizer.vocabulary) == tokens
+  with pytest.raises(InputError, match="splits text differently"):
+    open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY)))
+  (tmp_path / "tokenizer.json").unlink()
   word_pieces = open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY)))
   assert word_pieces.path.name == "vocab.txt"
-  (tmp_path / "tokenizer.json").unlink()
   with pytest.raises(InputError, match=r"has no tokenizer\.json, which says how"):
     open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
 
