@@ -12,6 +12,7 @@ from packing.errors import InputError, as_array, check_integer, short_repr
 
 IGNORED = -100  # losses skip this label, as in PyTorch
 LABELS = ("label", "labels")
+_COMPUTED = {"segment_ids", "position_ids", "sequence_starts", "sequence_mask"}
 _INT32 = np.iinfo(np.int32)
 
 
@@ -226,8 +227,16 @@ def lay_out_packs(
       "Expected label or labels in the examples, found both, which become one field. "
       "Remove one of them, or give it another name."
     )
+  if own := sorted(fields & _COMPUTED):
+    raise InputError(
+      f"Examples have a field {own[0]}, which is computed here. Remove it, or give it "
+      "another name."
+    )
   depth = max(map(len, packs))
-  width = depth if max_sequences is None else max_sequences
+  if max_sequences is None:
+    width = depth
+  else:
+    width = check_integer("max_sequences", max_sequences, at_least=1)
   if depth > width:
     raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
   names = sorted(fields - single)

@@ -77,7 +77,7 @@ class Tokenizer:
       return ""
     return (
       f"{self.path} has capitals, but text is lower-cased for a vocabulary without a "
-      "tokenizer.json. Give the tokenizer.json of the model with --vocab-file."
+      "tokenizer.json. Give the tokenizer.json of the model as vocab_file."
     )
 
   @property

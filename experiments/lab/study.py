@@ -40,7 +40,6 @@ _REMOVED = {
   **{"open_packs": 64, "look_ahead": 64, "short_sequence_probability": 0.1},
   **{"initializer_range": 0.02, "global_every": 3, "local_window": 128},
   **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
-  "loader_workers": 0,
   **{"keep_memory": True, "length_multiple": 1, "separator_tokens": 0},
   **{"doc_stride": 128, "max_question_length": 64, "loader_workers": 0},
   **{"assignment": "fresh", "pooling": "cls", "profile": 0},

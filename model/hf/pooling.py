@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shutil
 from typing import Any, NamedTuple
 
-from model.files import write_json
+from model.files import parse_json, write_json
 from model.weights import StoredModel, WeightsError
 
 MODULES = "modules.json"
@@ -50,7 +49,10 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
     return Pooling(instead or "mean")
   own, normalized = _read(folder / _TRANSFORMER), "Normalize" in _modules(folder)
   prompts = _read(folder / _PROMPTS)
-  if prompt := (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")):
+  texts, name = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
+  if not isinstance(texts, dict) or not isinstance(name, str | None):
+    raise _damaged(folder / _PROMPTS, "prompts without names")
+  if prompt := texts.get(name):
     raise WeightsError(
       f"{folder / _PROMPTS} puts {prompt!r} before each text. Put it there yourself, and "
       "set default_prompt_name to null."
@@ -121,10 +123,10 @@ def _mode(folder: pathlib.Path) -> str:
   modes = about.get("pooling_mode")  # newer files have a name, or a list of names
   if modes is None:
     modes = [x.removeprefix(begin) for x in about if x.startswith(begin) and about[x]]
-  modes = [modes] if isinstance(modes, str) else list(modes)
+  modes = [str(mode) for mode in modes] if isinstance(modes, list) else [str(modes)]
   if len(modes) != 1 or modes[0] not in _MODES:
     raise WeightsError(
-      f"{path} has the pooling {' and '.join(map(str, modes)) or '(none)'}; expected cls "
+      f"{path} has the pooling {' and '.join(modes) or '(none)'}; expected cls "
       "or mean. Choose another model, or a pooling with --embed."
     )
   return _MODES[modes[0]]
@@ -137,7 +139,7 @@ def _max_length(folder: pathlib.Path, own: dict) -> int | None:
     longest = _read(folder / "tokenizer_config.json").get("model_max_length")
     if not isinstance(longest, int) or longest > _NO_LIMIT:
       return None
-  if not isinstance(longest, int) or longest < 1:
+  if type(longest) is not int or longest < 1:
     raise _damaged(folder / _TRANSFORMER, f"max_seq_length={longest!r}")
   return longest
 
@@ -147,7 +149,7 @@ def _read(path: pathlib.Path, kind: type = dict) -> Any:
   if not path.exists():
     return kind()
   try:
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = parse_json(path.read_text(encoding="utf-8"))
   except ValueError as error:
     raise _damaged(path, str(error)) from error
   if not isinstance(value, kind):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
@@ -13,6 +12,7 @@ import pyarrow.parquet
 
 from packing import InputError
 from packing.arrow import open_arrow
+from packing.files import parse_json
 from pipeline.sources import textfiles
 from pipeline.sources.compressed import plain_suffix
 from pipeline.sources.document import (
@@ -101,7 +101,7 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
 def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
   """By column, the names of its classes, from what Hugging Face's datasets write."""
   try:
-    features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
     kinds = {name: kind for name, kind in features.items() if isinstance(kind, dict)}
   except (ValueError, LookupError, TypeError, AttributeError):
     return {}

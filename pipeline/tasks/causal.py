@@ -152,7 +152,7 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
 
 def _marked(mask: Any, length: int, where: str) -> slice | None:
   """Where an attention mask has ones, which must stand together; None for nowhere."""
-  if isinstance(mask, list) and len(mask) == length and set(mask) <= {0, 1}:
+  if isinstance(mask, list) and len(mask) == length and all(x in (0, 1) for x in mask):
     if 1 not in mask:
       return None
     start, ones = mask.index(1), mask.count(1)

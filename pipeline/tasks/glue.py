@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import fractions
 import itertools
 import re
@@ -22,6 +23,7 @@ _TWO = "sentence1", "sentence2"
 _ENTAILMENT = "entailment", "not_entailment"
 _LARGEST = float(np.finfo(np.float32).max)  # the largest label of a regression
 _EXAMPLES = 64  # tokenised at a time
+_NUMBERS = int, float, decimal.Decimal, str
 # Python's own numbers also have underscores, and any exponent, which takes memory.
 _DECIMAL = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?"
 
@@ -207,8 +209,8 @@ def _number(value) -> fractions.Fraction | None:
 
   A float stands for the shortest decimal that it is written as: 0.1 is one tenth.
   """
-  text = value.strip() if isinstance(value, str) else repr(value)
-  if isinstance(value, bool) or not isinstance(value, int | float | str):
+  text = repr(value) if isinstance(value, float) else str(value).strip()
+  if isinstance(value, bool) or not isinstance(value, _NUMBERS):
     return None
   if isinstance(value, str) and not re.fullmatch(_DECIMAL, text):
     return None

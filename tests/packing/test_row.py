@@ -223,3 +223,17 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
 def test_the_fit_of_rows_without_pairs():
   cost = packing.Cost.fit([512, 1024], [0, 0], [1.0, 2.0])
   assert (cost.linear, cost.quadratic) == (pytest.approx(1 / 512, rel=1e-5), 0)
+
+
+@pytest.mark.parametrize(
+  ("fields", "options", "message"),
+  [
+    ({"segment_ids": [1, 1]}, {}, "have a field segment_ids, which is computed here"),
+    ({"sequence_starts": 9}, {}, "have a field sequence_starts, which is computed"),
+    ({}, {"max_sequences": 2.5}, "max_sequences is 2.5; expected"),
+    ({}, {"max_sequences": 0}, "max_sequences is 0; expected at least 1"),
+  ],
+)
+def test_what_rows_compute_is_not_given(fields, options, message):
+  with pytest.raises(packing.InputError, match=message):
+    packing.make_rows([[{"input_ids": [5, 6]} | fields]], 5, **options)

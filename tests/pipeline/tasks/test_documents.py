@@ -215,7 +215,7 @@ def test_an_attention_mask_says_what_is_padding(make):
   store = make("tokens", rows).train
   assert sequences(store) == [[7, 8, 0], [9, 5], [6]]
   assert store.first_type_lengths.tolist() == [3, 1, 1]
-  for mask in ([1, 0, 1], [1, 1], [1, 1, 2], "111"):
+  for mask in ([1, 0, 1], [1, 1], [1, 1, 2], [[1], 1, 1], "111"):
     with pytest.raises(InputError, match=r"expected 3 numbers, ones for tokens and zeros"):
       make("tokens", [{"input_ids": [5, 6, 7], "attention_mask": mask}])
 

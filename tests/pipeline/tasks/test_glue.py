@@ -1,6 +1,7 @@
 """Sentences with classes or numbers: GLUE's tasks, and a user's own."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -125,7 +126,7 @@ def test_names_that_do_not_fit_are_refused(make, task, settings, message):
   ("names", "found"),
   [
     # By their exact text, then by their exact number.
-    (("1.1", "1.10", "1.2"), {"1.1": 0, "1.10": 1, "1.2": 2, 1.2: 2, " 1.20": 2}),
+    (("1.1", "1.10", "1.2"), {"1.1": 0, "1.10": 1, 1.2: 2, " 1.20": 2, Decimal("1.2"): 2}),
     (("9007199254740992", "9007199254740993"), {2**53: 0, 2**53 + 1: 1}),
     # By name, never as 0 and 1.
     (("true", "false"), {True: 0, False: 1, "True": 0, "FALSE": 1}),
