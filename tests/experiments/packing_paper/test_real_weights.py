@@ -152,7 +152,7 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
   assert left_out.name == "Figure 4, on Wikipedia"
   for exhibit in (same, left_out):
     assert exhibit.text.startswith(real_weights.ABOUT)
-    assert exhibit.command == "command --data FOLDER"
+    assert exhibit.command == "command"
     assert len(exhibit.statements) > 2
   for picture in (*same.pictures, *left_out.pictures):
     assert (part.folder / picture).stat().st_size
