@@ -140,9 +140,9 @@ def evaluate_pretraining(
 
   Returns:
     `mlm_loss`, `mlm_accuracy` and `loss`, as means over sequences (nats, fractions);
-    `unigram_mlm_accuracy`, the accuracy of always predicting the commonest token, on the
-    same masked tokens; with a next-sentence head `nsp_loss`, `nsp_accuracy` and
-    `nsp_majority_accuracy`, the accuracy of always predicting the commoner label;
+    `unigram_mlm_accuracy`, the accuracy of always predicting the most frequent token, on
+    the same masked tokens; with a next-sentence head `nsp_loss`, `nsp_accuracy` and
+    `nsp_majority_accuracy`, the accuracy of always predicting the more frequent label;
     `mlm_accuracy_by_length`, a list of objects with a quarter of the row length in tokens,
     `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and
     `sequences`, the number of all sequences.

@@ -20,7 +20,7 @@ from training.step import TrainingProgram
 # Rows of up to 13 tokens. No sequence has 7 to 9 tokens; those of one have no masked one.
 PACKS = [[[13], [5, 4, 3], [2, 2, 2], [6, 6], []], [[1, 3, 6], [11], [4], [10, 1], [12]]]
 BINS = [(1, 3), (4, 6), (7, 9), (10, 13)]
-UNIGRAM, FAVOURITE = 17, 5  # the commonest label, and what the model likes to predict
+UNIGRAM, FAVOURITE = 17, 5  # the most frequent label, and what the model likes to predict
 
 
 def relabel(packs_of_sequences, seed, share_of_ones):

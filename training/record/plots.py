@@ -109,7 +109,7 @@ def plot_learning_curve(
       evaluation[-1]["unigram_mlm_accuracy"],
       color=_BASELINE,
       linestyle="--",
-      label="always the commonest token",
+      label="most-frequent-token baseline",
     )
   for axis, name in zip(axes, ("loss", metric), strict=True):
     describe(axis, name)  # after all lines are drawn, which set its limits

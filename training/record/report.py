@@ -215,15 +215,15 @@ def _held_out(figures: Mapping, summary: Mapping, *, digits: int) -> list[tuple[
   if "mlm_accuracy" not in figures:
     return [("held out", _task_figures(figures))]
   rows = []
-  for name, title, baseline, always in (
-    ("mlm", "masked-token", "unigram_mlm_accuracy", "the commonest token"),
-    ("nsp", "next-sentence", "nsp_majority_accuracy", "the commoner label"),
+  for name, title, baseline, words in (
+    ("mlm", "masked-token", "unigram_mlm_accuracy", "most-frequent-token baseline"),
+    ("nsp", "next-sentence", "nsp_majority_accuracy", "most-frequent-label baseline"),
   ):
     if (accuracy := f"{name}_accuracy") in figures:
       # Unknown if all steps were skipped.
       trained = summary.get(f"train_{accuracy}")
       before = "" if trained is None else f"{trained:.{digits}%} training, "
-      text = f"{before}{figures[accuracy]:.{digits}%} held out; always {always}: "
+      text = f"{before}{figures[accuracy]:.{digits}%} held out; {words}: "
       rows.append((f"{title} accuracy", f"{text}{figures[baseline]:.{digits}%}"))
   return rows
 

@@ -141,8 +141,8 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
 def described(arms: Sequence[Mapping]) -> str:
   """The table of the results of `tabulate`, in Markdown, with what it shows."""
   return (
-    "Held-out results at the end: mean ± standard deviation of n runs. Always the "
-    "commonest: the score\nof predicting that token, or label, for every input."
+    "Held-out results at the end: mean ± standard deviation of n runs. "
+    "Most-frequent\nbaseline: the score of always predicting that token, or label."
     f"\n\n{table(arms)}"
   )
 

@@ -19,7 +19,7 @@ COLUMNS = {
   "seconds": ("seconds", "{:,.0f}"),
 }
 # Baselines, by column: the field of summary.json with the score of always predicting the
-# commonest token or label.
+# most frequent token or label.
 BASELINES = {
   "eval_mlm_accuracy": "unigram_mlm_accuracy",
   "eval_nsp_accuracy": "nsp_majority_accuracy",
