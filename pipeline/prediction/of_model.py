@@ -82,10 +82,7 @@ def settings_to_read(
     )
   of_run = dict(settings.column_names())
   settings = dataclasses.replace(settings, **chosen)
-  columns = {
-    **of_run,
-    **dict(settings.column_names()),
-  }  # the user's names replace the run's
+  columns = of_run | dict(settings.column_names())  # the user's names replace others
   named = ",".join(f"{field}={name}" for field, name in columns.items())
   settings = dataclasses.replace(settings, columns=named)
   if settings.max_sequence_length > positions:
