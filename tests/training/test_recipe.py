@@ -22,7 +22,7 @@ def test_the_page_shows_what_the_command_prints():
   page = (ROOT / "docs" / "training.md").read_text()
   command = r"^\$ python (-m training\.recipe (?:.*\\\n)*.*)\n((?:[^`\n].*\n)+)"
   shown = re.findall(command, page, re.MULTILINE)
-  assert len(shown) == 3
+  assert len(shown) == 2
   for words, text in shown:
     done = forked.run(shlex.split(words.replace("\\\n", " ")), cwd=ROOT)
     assert done.stdout.strip() == text.strip(), done.stderr
