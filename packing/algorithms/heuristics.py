@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
-from packing.errors import InputError
+from packing.errors import InputError, check_integer
 from packing.problem import Problem, Solution, Strategy
 
 Groups = list[tuple[int, Strategy]]  # (number of packs, content of each)
@@ -210,6 +212,131 @@ def ffd(problem: Problem) -> Solution:
       spaces, depths, counts = spaces[~done], depths[~done], counts[~done]
       contents = [contents[g] for g in np.flatnonzero(~done).tolist()]
   return Solution(closed + list(zip(counts.tolist(), contents, strict=True)))
+
+
+def mffd(problem: Problem) -> Solution:
+  """Modified first-fit decreasing: pairs medium and small sequences with long ones first.
+
+  Long sequences take more than half of a row, medium ones more than a third, small ones
+  more than a sixth. Each long sequence opens a pack. From the fullest pack to the emptiest,
+  each takes the longest medium sequence that fits. Then, from the emptiest to the fullest,
+  each pack without a medium one takes the shortest small sequence and the longest other
+  small one that fits, if two fit. Last, each pack takes what fits, the longest first; FFD
+  packs the rest.
+
+  References:
+    Johnson and Garey, A 71/60 theorem for bin packing (1985). Krell et al.,
+    https://arxiv.org/abs/2107.02027, section F.2, names it.
+  """
+  row, depth = problem.capacity, problem.depth
+  left = dict(_long_to_short(problem))
+  groups = [(n, (size,), row - size) for size, n in left.items() if 2 * size > row]
+  for _, (size,), _ in groups:
+    left[size] = 0
+
+  def fitting(least: int, space: int) -> int | None:
+    """The longest size that is left, more than `least` sixths of a row and fits."""
+    sizes = (s for s, n in left.items() if n and 6 * s > least * row and s <= space)
+    return next(sizes, None)
+
+  def add(group, *sizes: int) -> Iterator[tuple[int, Strategy, int]]:
+    """Adds sequences to as many packs of a group as they last; the others come after."""
+    packs, content, space = group
+    used = min(packs, *(left[s] // sizes.count(s) for s in sizes))
+    for size in sizes:
+      left[size] -= used
+    if used:
+      yield used, (*sizes, *content), space - sum(sizes)
+    if packs > used:
+      yield packs - used, content, space
+
+  def each(groups, chosen):
+    """Goes through the groups once; `chosen` returns what a group takes, or nothing."""
+    done, todo = [], list(reversed(groups))
+    while todo:
+      group = todo.pop()
+      sizes = chosen(group)
+      if not sizes:
+        done.append(group)
+        continue
+      first, *others = add(group, *sizes)
+      done.append(first)
+      todo += others
+    return done
+
+  def medium(group) -> tuple[int, ...]:
+    size = fitting(2, group[2]) if depth > 1 else None
+    return () if size is None else (size,)
+
+  def two_small(group) -> tuple[int, ...]:
+    small = [s for s, n in left.items() if n and row < 6 * s and 3 * s <= row]
+    if len(group[1]) > 1 or depth < 3 or not small:
+      return ()
+    shortest = small[-1]
+    left[shortest] -= 1
+    other = fitting(1, min(group[2] - shortest, row // 3))
+    left[shortest] += 1
+    return () if other is None else (shortest, other)
+
+  groups = each(groups, medium)
+  groups = each(groups[::-1], two_small)[::-1]
+  filled: Groups = []
+  while groups:
+    packs, content, space = groups.pop(0)
+    size = fitting(0, space) if len(content) < depth else None
+    if size is None:
+      filled.append((packs, content))
+    else:
+      groups[:0] = add((packs, content, space), size)
+  counts = np.zeros_like(problem.counts)
+  for size, n in left.items():
+    counts[size - 1] = n
+  if counts.any():
+    filled += ffd(dataclasses.replace(problem, counts=counts)).packs
+  return Solution(filled)
+
+
+def harmonic(problem: Problem, *, classes: int = 12) -> Solution:
+  """Harmonic-k: sequences of a class share packs with their own class only.
+
+  A sequence of more than 1 / (j + 1) and at most 1 / j of a row is of class j; `j` of them
+  share a pack. Those of at most 1 / k of a row are packed by next-fit.
+
+  Args:
+    problem: sizes to pack.
+    classes: k, at least 1.
+
+  References:
+    Lee and Lee, A simple on-line bin-packing algorithm (1985). Krell et al.,
+    https://arxiv.org/abs/2107.02027, section F.2, names it.
+  """
+  check_integer("classes", classes, at_least=1)
+  packs: Groups = []
+  content: Strategy = ()  # of the pack that is open
+  for size, remaining in _long_to_short(problem):
+    kind = min(problem.capacity // size, classes)
+    is_last = kind == classes
+    if content and min(problem.capacity // content[-1], classes) != kind:
+      packs.append((1, content))
+      content = ()
+    while remaining:
+      space = problem.capacity - sum(content)
+      room = min(
+        (problem.depth if is_last else min(kind, problem.depth)) - len(content),
+        space // size,
+      )
+      if not room:
+        packs.append((1, content))
+        content = ()
+        continue
+      if not content and remaining >= room:
+        packs.append((remaining // room, (size,) * room))
+        remaining %= room
+        continue
+      used = min(room, remaining)
+      content += (size,) * used
+      remaining -= used
+  return Solution([*packs, (1, content)] if content else packs)
 
 
 def _long_to_short(problem: Problem) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to keep and to w
 ORDINARY_ROW = 512  # tokens; batches of longer rows have fewer rows
 ROW_MULTIPLE = 64  # tokens; rows are rounded up to it, so that few shapes are compiled
 _SHORTEST = 4  # tokens; if sequences are shorter, some rows are less full
-_WORK = 10**8  # work limit of the search for a plan: a second or less
+_EFFORT = 1  # second of a core, at most, in the search for a plan
 _Output = TypeVar("_Output")
 
 
@@ -173,8 +173,8 @@ def _pack(
     return Chunk(examples, store, [], at_least, shape)
   row_length = max(at_least, shape.row_length(int(store.lengths.max())))
   options: dict[str, Any] = {}
-  if "work_limit" in packing.algorithm_options(shape.algorithm):
-    options["work_limit"] = _WORK
+  if "effort" in packing.algorithm_options(shape.algorithm):
+    options["effort"] = _EFFORT
   plan = packing.pack(
     packing.Histogram.from_lengths(store.lengths, max_sequence_length=row_length),
     algorithm=shape.algorithm,
