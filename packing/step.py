@@ -12,13 +12,15 @@ import dataclasses
 
 import numpy as np
 
+from packing.algorithms.effort import Effort
+from packing.algorithms.optimal import quick_plans
+from packing.assignment import assign
 from packing.batches import Cost, deal
 from packing.errors import check_integer
-from packing.histogram import check_lengths
-from packing.pack import pack
-from packing.problem import MAX_ROW_LENGTH
+from packing.histogram import Histogram, check_lengths
+from packing.problem import MAX_ROW_LENGTH, Problem
 
-_EFFORT = 0.1  # seconds of a core in the search for fewer packs
+_WORK = 10**8  # units of `Effort` in the search for fewer packs, at most
 _NEAR = 1e-3  # the share above the bound at which costs are equal enough
 
 
@@ -76,17 +78,17 @@ def pack_step(
   devices = check_integer("devices", devices, at_least=1)
   lengths = check_lengths(lengths, row_length)
   cost = cost or Cost()
-  plan = pack(
-    lengths,
-    max_sequence_length=row_length,
-    max_sequences_per_pack="max",
-    effort=_EFFORT,
-  )
+  histogram = Histogram.from_lengths(lengths, max_sequence_length=row_length)
+  problem = Problem(histogram.counts, row_length, row_length)
+  plans = quick_plans(problem, Effort(), most=_WORK)
+  best = min(plans.values(), key=lambda plan: plan.num_packs)
   num_packs, lower_bound = (
-    -(-n // devices) * devices for n in (plan.num_packs, plan.lower_bound)
+    -(-n // devices) * devices for n in (best.num_packs, problem.simple_bound)
   )
+  counts = np.array([count for count, _ in best.packs])
+  strategies = [strategy for _, strategy in best.packs]
   pack_of = np.empty(lengths.size, np.int64)
-  for number, ids in enumerate(plan.assign(lengths, seed=0)):
+  for number, ids in enumerate(assign(histogram, strategies, counts, lengths, seed=0)):
     pack_of[ids] = number
   costs = cost.linear * lengths + cost.quadratic * lengths.astype(float) ** 2
   by_pack = np.bincount(pack_of, costs, num_packs)

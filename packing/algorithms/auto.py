@@ -38,7 +38,7 @@ def auto(
     InputError: the effort is not above 0.
   """
   limit = Effort(work=check_effort(effort), progress=progress)
-  plans = quick_plans(problem, limit, enough=_ENOUGH)
+  plans = quick_plans(problem, limit)
   best = min(plans.values(), key=lambda plan: plan.num_packs)
   weights, details = None, {}
   enough = best.num_packs <= problem.simple_bound + _ENOUGH

@@ -287,7 +287,8 @@ def mffd(problem: Problem) -> Solution:
     if size is None:
       filled.append((packs, content))
     else:
-      groups[:0] = add((packs, content, space), size)
+      times = min(space // size, depth - len(content), left[size])
+      groups[:0] = add((packs, content, space), *[size] * times)
   counts = np.zeros_like(problem.counts)
   for size, n in left.items():
     counts[size - 1] = n

@@ -23,6 +23,7 @@ from packing.problem import Problem, Solution, Strategy
 # How a pack is filled, as (spare, power); see `_fill`. Each is the best for some data.
 _BY_PAIRS: list[tuple[int | None, float]] = [(None, 1.0), (None, 3.0)]
 _EVENLY: list[tuple[int | None, float]] = [(1, 0.9), (1, 1.0), (2, 1.0)]
+_LAST: list[tuple[int | None, float]] = [(1, 1.05), (None, 1.2), (None, 2.0), (None, 4.0)]
 _DEEP = 4  # times the mean number of sequences in a pack; such a depth limit hardly binds
 _NEAREST = 6  # sizes tried for the third of the last three sequences of a pack
 _BINDING = 0.98  # the share of all slots that must be used for the depth limit to bind
@@ -30,7 +31,7 @@ _WORK = 40  # units of `Effort` for each size in each pattern
 
 
 def mbs(problem: Problem) -> Solution:
-  """Minimum bin slack, in the best of five variants.
+  """Minimum bin slack, in the best of nine variants.
 
   Args:
     problem: sizes to pack.
@@ -42,19 +43,16 @@ def mbs(problem: Problem) -> Solution:
     Gupta and Ho, A new heuristic algorithm for the one-dimensional bin-packing problem
     (1999). Fleszar and Hindi (2002) begin each pack with the longest item.
   """
-  best = best_of(problem, enough=problem.simple_bound, effort=Effort())
+  best = best_of(problem, effort=Effort())
   assert best is not None
   return best
 
 
-def best_of(
-  problem: Problem, *, enough: int, effort: Effort, most: float = math.inf
-) -> Solution | None:
-  """The best plan of the variants; the first with at most `enough` packs ends them.
+def best_of(problem: Problem, *, effort: Effort, most: float = math.inf) -> Solution | None:
+  """The best plan of the variants; the first at the simple bound ends them.
 
   Args:
     problem: sizes to pack.
-    enough: the packs of a plan that is good enough.
     effort: ends the variants, too.
     most: the most work for all variants. None is returned if it is too little for one.
   """
@@ -63,7 +61,8 @@ def best_of(
   patterns = min(problem.sizes.size, bound)  # about
   work = _WORK * problem.sizes.size * patterns
   best: Solution | None = None
-  for spare, power in _BY_PAIRS + _EVENLY if is_deep else _EVENLY + _BY_PAIRS:
+  first = _BY_PAIRS + _EVENLY if is_deep else _EVENLY + _BY_PAIRS
+  for spare, power in first + _LAST:
     most -= work
     if most < 0 or effort.over:
       break
@@ -72,7 +71,7 @@ def best_of(
     solution = Solution(packs, details={"spare": spare, "power": power})
     if best is None or solution.num_packs < best.num_packs:
       best = solution
-    if best.num_packs <= enough:
+    if best.num_packs == bound:
       break
   return best
 

@@ -17,7 +17,8 @@ from packing.errors import UnsolvedError, check_integer
 from packing.problem import Problem, Solution, usage_of
 
 MAX_LENGTHS = 8192  # different lengths; with more the relaxation takes too long
-_QUICK_WORK = 2 * 10**8  # units of `Effort` for minimum bin slack, at most
+# Units of `Effort` for minimum bin slack, at most, and where one pack is left to save.
+_QUICK_WORK, _LAST_QUICK_WORK = 2 * 10**8, 3 * 10**7
 
 
 def optimal(
@@ -75,23 +76,26 @@ def optimal(
 
 
 def quick_plans(
-  problem: Problem, effort: Effort, *, enough: int = 0, most: float = _QUICK_WORK
+  problem: Problem, effort: Effort, *, most: float = _QUICK_WORK
 ) -> dict[str, Solution]:
   """The plans of LPFHP, BFD and minimum bin slack, by name.
+
+  They end with the first plan at the simple bound.
 
   Args:
     problem: sizes to pack.
     effort: counts the work.
-    enough: a plan with so many packs above the simple bound ends the others.
-    most: the most work for minimum bin slack.
+    most: the most work for minimum bin slack; it is less if one pack is left to save.
   """
-  target = problem.simple_bound + enough
+  bound = problem.simple_bound
   plans: dict[str, Solution] = {}
   for name, algorithm in (("lpfhp", heuristics.lpfhp), ("bfd", heuristics.bfd)):
     plans[name] = algorithm(problem)
-    if plans[name].num_packs <= target:
+    if plans[name].num_packs == bound:
       return plans
-  best = minimum_slack.best_of(problem, enough=target, effort=effort, most=most)
+    if plans[name].num_packs == bound + 1:
+      most = min(most, _LAST_QUICK_WORK)
+  best = minimum_slack.best_of(problem, effort=effort, most=most)
   return plans | ({"mbs": best} if best else {})
 
 
