@@ -176,7 +176,7 @@ def plan_of(name, **options):
   return plan.strategies, plan.repeat_counts.tolist(), plan.bound_weights.tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"effort": 0.3}], ids=["whole", "limited"])
+@pytest.mark.parametrize("options", [{}, {"effort": 0.6}], ids=["whole", "limited"])
 def test_the_plan_does_not_depend_on_the_clock(monkeypatch, options):
   """Not even if an hour passes between two looks at the clock."""
   options |= {"algorithm": "auto", "max_sequences_per_pack": 8}
@@ -236,7 +236,7 @@ def test_a_relaxation_cut_short_still_improves_the_plan(monkeypatch):
   assert plan.num_packs < heuristic.num_packs
 
 
-@pytest.mark.parametrize("good", [0, 1, 5, 12])
+@pytest.mark.parametrize("good", [0, 1, 3, 6])
 def test_a_failure_of_the_solver_leaves_the_best_so_far(monkeypatch, good):
   def fail():
     raise SolverError("HiGHS ended with Not Set.")
