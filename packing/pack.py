@@ -11,6 +11,7 @@ import numpy as np
 
 from packing.algorithms.auto import auto
 from packing.algorithms.depth import choose_depth
+from packing.algorithms.effort import check_effort
 from packing.algorithms.greedy import greedy
 from packing.algorithms.heuristics import bfd, ffd, harmonic, lpfhp, mffd, none, spfhp
 from packing.algorithms.minimum_slack import mbs
@@ -117,6 +118,7 @@ def pack(
     [(2, 3), (5,)]
   """
   check_options(algorithm, options)
+  check_effort(options.get("effort"))
   seed = check_integer("seed", seed, at_least=0)
   histogram = _count(histogram, max_sequence_length)
   rows: dict[str, Any] = {
