@@ -44,11 +44,6 @@ class StepPacks:
   costs: np.ndarray
   cost_bound: float
 
-  @property
-  def waiting(self) -> float:
-    """The share of the step that devices wait for the slowest, on average."""
-    return float(1 - self.costs.mean() / self.costs.max())
-
 
 def pack_step(
   lengths, *, row_length: int, devices: int = 1, cost: Cost | None = None

@@ -11,7 +11,7 @@ import bisect
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -230,71 +230,58 @@ def mffd(problem: Problem) -> Solution:
   """
   row, depth = problem.capacity, problem.depth
   left = dict(_long_to_short(problem))
-  groups = [(n, (size,), row - size) for size, n in left.items() if 2 * size > row]
-  for _, (size,), _ in groups:
-    left[size] = 0
+  groups: Groups = [(n, (size,)) for size, n in left.items() if 2 * size > row]
+  left |= {content[0]: 0 for _, content in groups}
 
-  def fitting(least: int, space: int) -> int | None:
-    """The longest size that is left, more than `least` sixths of a row and fits."""
-    sizes = (s for s, n in left.items() if n and 6 * s > least * row and s <= space)
-    return next(sizes, None)
+  def longest(space: int, *, above: int = 0) -> int:
+    """The longest that is left, fits and exceeds `above` sixths of a row; 0 for none."""
+    sizes = (s for s, n in left.items() if n and s <= space and 6 * s > above * row)
+    return next(sizes, 0)
 
-  def add(group, *sizes: int) -> Iterator[tuple[int, Strategy, int]]:
-    """Adds sequences to as many packs of a group as they last; the others come after."""
-    packs, content, space = group
-    used = min(packs, *(left[s] // sizes.count(s) for s in sizes))
-    for size in sizes:
-      left[size] -= used
-    if used:
-      yield used, (*sizes, *content), space - sum(sizes)
-    if packs > used:
-      yield packs - used, content, space
+  def medium(content: Strategy) -> Strategy:
+    size = longest(row - sum(content), above=2) if len(content) == 1 < depth else 0
+    return (size,) if size else ()
 
-  def each(groups, chosen):
-    """Goes through the groups once; `chosen` returns what a group takes, or nothing."""
-    done, todo = [], list(reversed(groups))
-    while todo:
-      group = todo.pop()
-      sizes = chosen(group)
-      if not sizes:
-        done.append(group)
-        continue
-      first, *others = add(group, *sizes)
-      done.append(first)
-      todo += others
+  def two_small(content: Strategy) -> Strategy:
+    small = [s for s, n in left.items() if n and row < 6 * s and 3 * s <= row]
+    if len(content) > 1 or depth < 3 or not small:
+      return ()
+    left[small[-1]] -= 1
+    space = row - sum(content) - small[-1]
+    other = longest(min(space, row // 3), above=1)
+    left[small[-1]] += 1
+    return (small[-1], other) if other else ()
+
+  def any_size(content: Strategy) -> Strategy:
+    space, room = row - sum(content), depth - len(content)
+    size = longest(space) if room else 0
+    return (size,) * min(space // size, room, left[size]) if size else ()
+
+  def fill(groups: Groups, choose: Callable[[Strategy], Strategy]) -> Groups:
+    """Gives the packs, in order, what `choose` takes for their content."""
+    done: Groups = []
+    while groups:
+      packs, content = groups.pop(0)
+      sizes = choose(content)
+      used = min([packs, *(left[s] // sizes.count(s) for s in sizes)])
+      for size in sizes:
+        left[size] -= used
+      if packs > used:
+        groups.insert(0, (packs - used, content))
+      if sizes:
+        groups.insert(0, (used, (*sizes, *content)))
+      else:
+        done.append((packs, content))
     return done
 
-  def medium(group) -> tuple[int, ...]:
-    size = fitting(2, group[2]) if depth > 1 else None
-    return () if size is None else (size,)
-
-  def two_small(group) -> tuple[int, ...]:
-    small = [s for s, n in left.items() if n and row < 6 * s and 3 * s <= row]
-    if len(group[1]) > 1 or depth < 3 or not small:
-      return ()
-    shortest = small[-1]
-    left[shortest] -= 1
-    other = fitting(1, min(group[2] - shortest, row // 3))
-    left[shortest] += 1
-    return () if other is None else (shortest, other)
-
-  groups = each(groups, medium)
-  groups = each(groups[::-1], two_small)[::-1]
-  filled: Groups = []
-  while groups:
-    packs, content, space = groups.pop(0)
-    size = fitting(0, space) if len(content) < depth else None
-    if size is None:
-      filled.append((packs, content))
-    else:
-      times = min(space // size, depth - len(content), left[size])
-      groups[:0] = add((packs, content, space), *[size] * times)
+  groups = fill(groups, medium)
+  groups = fill(groups[::-1], two_small)[::-1]
+  groups = fill(groups, any_size)
   counts = np.zeros_like(problem.counts)
   for size, n in left.items():
     counts[size - 1] = n
-  if counts.any():
-    filled += ffd(dataclasses.replace(problem, counts=counts)).packs
-  return Solution(filled)
+  rest = ffd(dataclasses.replace(problem, counts=counts)).packs if counts.any() else []
+  return Solution(groups + rest)
 
 
 def harmonic(problem: Problem, *, classes: int = 12) -> Solution:

@@ -22,12 +22,11 @@ from packing.problem import Problem, Solution, Strategy
 
 # How a pack is filled, as (spare, power); see `_fill`. Each is the best for some data.
 _BY_PAIRS: list[tuple[int | None, float]] = [(None, 1.0), (None, 3.0)]
-_EVENLY: list[tuple[int | None, float]] = [(1, 0.9), (1, 1.0), (2, 1.0)]
+_EVENLY: list[tuple[int | None, float]] = [(1, 0.9), (2, 1.0), (1, 1.0)]
 _LAST: list[tuple[int | None, float]] = [(1, 1.05), (None, 1.2), (None, 2.0), (None, 4.0)]
 _DEEP = 4  # times the mean number of sequences in a pack; such a depth limit hardly binds
-_NEAREST = 6  # sizes tried for the third of the last three sequences of a pack
 _BINDING = 0.98  # the share of all slots that must be used for the depth limit to bind
-_WORK = 40  # units of `Effort` for each size in each pattern
+_WORK = 25  # units of `Effort` for each size in each pattern
 
 
 def mbs(problem: Problem) -> Solution:
@@ -134,45 +133,18 @@ class _Pack:
   def fill_evenly(self, count: int):
     """Adds sequences of the mean size that `count` of them may have, but the last two."""
     while count > 2 and (fit := self.fitting()).size:
-      distance = np.abs(self.sizes[fit] - self.space / count)
-      if count > 3:
-        self.add(int(fit[distance.argmin()]))
-      else:
-        self._add_third(fit[np.argsort(distance, kind="stable")[:_NEAREST]])
+      self.add(int(fit[np.abs(self.sizes[fit] - self.space / count).argmin()]))
       count -= 1
-
-  def _add_third(self, candidates: np.ndarray):
-    """Adds the candidate that leaves the smallest gap with the best pair beside it."""
-    best, smallest = -1, self.space + 1
-    for i in candidates.tolist():
-      self.add(i)
-      gap = self.space
-      if (fit := self.fitting()).size:
-        pair = self._best_pair(fit)
-        gap -= sum(int(self.sizes[j]) for j in pair if j >= 0)
-      self._remove_last()
-      if gap < smallest:
-        best, smallest = i, gap
-      if not gap:
-        break
-    self.add(best)
-
-  def _remove_last(self):
-    i = self.content.pop()
-    self.left[i] += 1
-    self.space += int(self.sizes[i])
-    self.room += 1
 
   def fill_by_pairs(self):
     """Adds the larger of the best pair until nothing fits."""
     while self.room and (fit := self.fitting()).size:
-      self.add(self._best_pair(fit)[0] if self.room > 1 else int(fit[-1]))
+      self.add(self._larger_of_best_pair(fit) if self.room > 1 else int(fit[-1]))
 
-  def _best_pair(self, fit: np.ndarray) -> tuple[int, int]:
-    """The one or two sequences of the highest value that fit together; -1 for no second."""
+  def _larger_of_best_pair(self, fit: np.ndarray) -> int:
+    """Of the one or two sequences of the highest value that fit together, the larger."""
     sizes, values = self.sizes[fit], self.values[fit]
     at_most = np.arange(fit.size) - (self.left[fit] < 2)  # the second is not the larger
     second = np.minimum(sizes.searchsorted(self.space - sizes, side="right") - 1, at_most)
     total = values + np.where(second >= 0, values[second], 0)
-    first = fit.size - 1 - int(total[::-1].argmax())  # of equal pairs, the largest first
-    return int(fit[first]), int(fit[second[first]]) if second[first] >= 0 else -1
+    return int(fit[fit.size - 1 - total[::-1].argmax()])  # of equal pairs, the largest
