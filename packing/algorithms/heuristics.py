@@ -247,8 +247,7 @@ def mffd(problem: Problem) -> Solution:
     if len(content) > 1 or depth < 3 or not small:
       return ()
     left[small[-1]] -= 1
-    space = row - sum(content) - small[-1]
-    other = longest(min(space, row // 3), above=1)
+    other = longest(row - sum(content) - small[-1], above=1)
     left[small[-1]] += 1
     return (small[-1], other) if other else ()
 

@@ -51,6 +51,8 @@ def test_devices_have_equal_work_in_nearly_the_fewest_packs(quadratic):
   assert pack_step(lengths, row_length=ROW).num_packs <= 145  # the proven minimum is 144
   step = pack_step(lengths, row_length=ROW, devices=8, cost=Cost(1.0, quadratic))
   assert step.costs.max() < 1.002 * step.cost_bound
+  packs = [pack for device in step.devices for pack in device]
+  assert max(int(lengths[pack].sum()) for pack in packs) <= ROW
 
 
 def test_not_more_packs_than_best_fit():

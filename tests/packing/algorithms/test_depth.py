@@ -119,6 +119,12 @@ def test_many_different_lengths_take_a_little_work_by_default():
   assert "optimal" not in deepest.details["tried"]
 
 
+def test_a_plan_two_packs_above_the_bound_begins_a_search():
+  plan = packing.pack(packing.load_histogram("glue_mrpc_128"))
+  assert plan.num_packs == plan.details["tried"]["optimal"] == 1541
+  assert plan.details["tried"]["mbs"] > 1541
+
+
 def test_effort_ends_the_search():
   histogram = packing.load_histogram("wikipedia_1024")
   plan = packing.pack(histogram, max_sequences_per_pack=4, effort=0.5)
