@@ -37,6 +37,14 @@ def test_each_sequence_is_in_one_pack_and_no_pack_is_too_long(lengths, devices, 
   assert step.lower_bound <= step.num_packs
 
 
+def test_many_exchanges_leave_no_pack_too_long():
+  for seed in range(40):
+    lengths = np.random.default_rng(seed).integers(1, 30, 60)
+    step = pack_step(lengths, row_length=60, devices=8, cost=Cost(0.0, 1.0))
+    packs = [pack for device in step.devices for pack in device]
+    assert max(int(lengths[pack].sum()) for pack in packs) <= 60, seed
+
+
 def test_few_sequences_take_the_fewest_packs():
   rng = np.random.default_rng(1)
   for _ in range(200):
