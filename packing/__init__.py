@@ -27,6 +27,7 @@ from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
 from packing.row import make_row, make_rows
+from packing.step import StepPacks, pack_step
 
 __version__ = "0.2.0"
 
@@ -40,6 +41,7 @@ __all__ = [
   "OnlinePacker",
   "Plan",
   "SortedBatches",
+  "StepPacks",
   "StreamPacker",
   "algorithm_options",
   "balanced_order",
@@ -51,6 +53,7 @@ __all__ = [
   "make_row",
   "make_rows",
   "pack",
+  "pack_step",
   "sorted_batches",
   "waiting",
 ]

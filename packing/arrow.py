@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
@@ -45,7 +46,7 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
   """The lengths that a column of lists has, or a column of integers gives.
 
   Args:
-    path: a .arrow or .parquet file.
+    path: a .arrow, .parquet, .csv or .tsv file; the last two begin with a line of names.
     column: the column to read; None to choose it by its name and type.
 
   Returns:
@@ -61,7 +62,12 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
       names = {name, *{"attention_mask"}.intersection(file.schema_arrow.names)}
       batches = file.iter_batches(columns=list(names))
     else:
-      schema, batches = open_arrow(path)
+      if path.suffix == ".arrow":
+        schema, batches = open_arrow(path)
+      else:
+        separated = pa.csv.ParseOptions(delimiter="," if path.suffix == ".csv" else "\t")
+        table = pa.csv.read_csv(str(path), parse_options=separated)
+        schema, batches = table.schema, iter(table.to_batches())
       name = _choose_column(path, schema, column)
     lengths = [column_lengths(batch, name, str(path)) for batch in batches]
   except pa.ArrowInvalid as error:

@@ -17,7 +17,7 @@ class Certificate:
     num_sequences_out, num_tokens_out: counted in the packs.
     lower_bound: the packs that any plan under the same limits needs at least.
     unlimited_bound: the packs that any plan without a depth limit needs at least.
-    bound_proof: "simple" if tokens, depth or halves of a row prove the bound; "weights"
+    bound_proof: "simple" if tokens, depth or long sequences prove the bound; "weights"
       if the weights stored with the plan do.
     gap: packs above the bound.
     num_padding_tokens: includes separators and the gaps of `length_multiple`.
@@ -64,7 +64,7 @@ class Certificate:
     depth = self.max_sequences_per_pack
     limit = "no depth limit" if depth == self.row_length else f"depth at most {depth}"
     how = {
-      "simple": "by tokens, depth or halves of a row",
+      "simple": "by tokens, depth or long sequences",
       "weights": "by the weights stored with the plan",
     }[self.bound_proof]
     lines = [

@@ -11,8 +11,10 @@ import numpy as np
 
 from packing.algorithms.auto import auto
 from packing.algorithms.depth import choose_depth
+from packing.algorithms.effort import check_effort
 from packing.algorithms.greedy import greedy
-from packing.algorithms.heuristics import bfd, ffd, lpfhp, none, spfhp
+from packing.algorithms.heuristics import bfd, ffd, harmonic, lpfhp, mffd, none, spfhp
+from packing.algorithms.minimum_slack import mbs
 from packing.algorithms.nnls import ennlshp, nnlshp
 from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
@@ -27,8 +29,11 @@ ALGORITHMS: dict[str, Callable[..., Solution]] = {
   "greedy": greedy,
   "ffd": ffd,
   "bfd": bfd,
+  "mffd": mffd,
+  "harmonic": harmonic,
   "spfhp": spfhp,
   "lpfhp": lpfhp,
+  "mbs": mbs,
   "nnlshp": nnlshp,
   "ennlshp": ennlshp,
   "optimal": optimal,
@@ -87,11 +92,10 @@ def pack(
     histogram: a histogram, or int[num_sequences], the lengths to pack, in tokens.
     max_sequence_length: the longest length allowed, in tokens; required with lengths, and
       otherwise that of the histogram.
-    algorithm: a name from `ALGORITHMS`. The default, "auto", looks for the optimum within a
-      limit of work, or uses LPFHP and SPFHP for more than 8,192 different lengths.
+    algorithm: a name from `ALGORITHMS`. The default, "auto", tries heuristics. If they miss
+      the bound, it looks for the optimum for about two seconds of a core.
     max_sequences_per_pack: the depth limit. "auto" chooses the smallest limit that costs at
-      most 0.1 % more packs, unless its plan takes long to make (see `choose_depth`). None
-      or "max" sets no limit.
+      most 0.1 % more packs; see `choose_depth`. None or "max" sets no limit.
     row_length: tokens of a row, at least those of the longest sequence. None for the
       histogram's maximum sequence length, rounded up to the multiple if necessary.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
@@ -114,6 +118,7 @@ def pack(
     [(2, 3), (5,)]
   """
   check_options(algorithm, options)
+  check_effort(options.get("effort"))
   seed = check_integer("seed", seed, at_least=0)
   histogram = _count(histogram, max_sequence_length)
   rows: dict[str, Any] = {

@@ -173,7 +173,7 @@ class Plan:
   def lower_bound(self) -> int:
     """No plan at this depth and row length can have fewer packs.
 
-    The proof is in exact integers: from tokens, depth and halves of a row, and from the
+    The proof is in exact integers: from tokens, depth and long sequences, and from the
     weights if there are any.
     """
     bound = self._problem.simple_bound
@@ -186,7 +186,7 @@ class Plan:
     """No plan at this row length can have fewer packs, at any depth.
 
     With up to 2,048 different lengths, the linear relaxation proves this within a few
-    seconds of work; with more, tokens and halves of a row do.
+    seconds of work; with more, tokens and long sequences do.
     """
     if self.max_sequences_per_pack >= self._problem.most_that_fit:
       return self.lower_bound

@@ -59,18 +59,30 @@ class Problem:
     """The most sequences that a row can hold if there is no depth limit."""
     return self.capacity // int(self.sizes[0])
 
-  @property
+  @functools.cached_property
   def simple_bound(self) -> int:
-    """A lower bound on the packs of any plan, from tokens, depth and halves of a row.
+    """A lower bound on the packs of any plan, without a solver.
+
+    No pack holds two sequences longer than half a row. A sequence that leaves less than
+    `a` tokens, of those that are at least `a` long, has its pack for itself; the rest
+    need at least their tokens. The bound is the best over all `a`, or that of the depth.
 
     Returns:
-      max(ceil(tokens / row), ceil(sequences / depth), sequences longer than half a row).
+      max(ceil(sequences / depth), L2), where L2 is at least ceil(tokens / row).
+
+    References:
+      Martello and Toth, Lower bounds and reduction procedures for the bin packing problem
+      (1990), equation 14.
     """
-    return max(
-      -(-int(self.sizes @ self.demand) // self.capacity),
-      -(-int(self.demand.sum()) // self.depth),
-      int(self.counts[self.capacity // 2 :].sum()),  # no two of these fit together
-    )
+    sizes, row = self.sizes, self.capacity
+    number = np.concatenate([[0], np.cumsum(self.demand)])
+    tokens = np.concatenate([[0], np.cumsum(sizes * self.demand)])
+    long = int(number[-1] - number[sizes.searchsorted(row // 2, side="right")])
+    least = np.concatenate([[0], sizes[sizes <= row // 2]])
+    end = sizes.searchsorted(row - least, side="right")  # from here on, alone
+    alone = number[-1] - number[end]
+    rest = tokens[end] - tokens[sizes.searchsorted(least)]
+    return max(-(-int(number[-1]) // self.depth), long, int((alone - (-rest // row)).max()))
 
 
 @dataclasses.dataclass(frozen=True)

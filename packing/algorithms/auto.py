@@ -1,33 +1,33 @@
-"""The best plan within a limit of work."""
+"""A plan that is as good as a few seconds allow."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from packing.algorithms import heuristics
-from packing.algorithms.optimal import MAX_LENGTHS, optimal
+from packing.algorithms.effort import Effort, check_effort
+from packing.algorithms.optimal import MAX_LENGTHS, quick_plans, search
 from packing.algorithms.progress import Progress
-from packing.errors import check_integer
 from packing.problem import Problem, Solution
 
-WORK_LIMIT = 5 * 10**9  # about half a minute
+_ENOUGH = 1  # packs above the bound for which no search is begun
 
 
 def auto(
   problem: Problem,
   *,
-  work_limit: int = WORK_LIMIT,
+  effort: float | None = 2,
   seed: int = 0,
   progress: Progress | None = None,
 ) -> Solution:
-  """Tries the heuristics, then `optimal` within a limit of work.
+  """Tries the heuristics; then `optimal`, within a limit, if they miss the bound.
 
-  Stops as soon as a plan is proven minimal. With more than `optimal.MAX_LENGTHS` different
-  lengths, only LPFHP and SPFHP run. `details` names the algorithms that ran.
+  A plan at most one pack above the bound begins no search. With more than
+  `optimal.MAX_LENGTHS` different lengths, only the heuristics run. `details` names the
+  algorithms that ran and their packs.
 
   Args:
     problem: sizes to pack.
-    work_limit: as for `optimal`; the default takes about half a minute.
+    effort: as for `optimal`; by default two seconds of a core.
     seed: as for `optimal`.
     progress: as for `optimal`.
 
@@ -35,24 +35,17 @@ def auto(
     The plan with the fewest packs, and the best proven bound.
 
   Raises:
-    InputError: the limit is below 1.
+    InputError: the effort is not above 0.
   """
-  check_integer("work_limit", work_limit, at_least=1)
-  many = problem.sizes.size > MAX_LENGTHS
-  solutions: dict[str, Solution] = {}
-  for algorithm in heuristics.lpfhp, heuristics.spfhp, *([] if many else [heuristics.ffd]):
-    solution = solutions[algorithm.__name__] = algorithm(problem)
-    if solution.num_packs == problem.simple_bound:
-      break
-  details: dict = {}
-  weights = None
-  if solution.num_packs > problem.simple_bound and not many:
-    solution = solutions["optimal"] = optimal(
-      problem, work_limit=work_limit, seed=seed, progress=progress
-    )
-    weights = solution.weights
-    reported = solution.details
+  limit = Effort(work=check_effort(effort), progress=progress)
+  plans = quick_plans(problem, limit)
+  best = min(plans.values(), key=lambda plan: plan.num_packs)
+  weights, details = None, {}
+  enough = best.num_packs <= problem.simple_bound + _ENOUGH
+  if not enough and problem.sizes.size <= MAX_LENGTHS:
+    plans["optimal"] = best = search(problem, best, limit, seed=seed)
+    weights = best.weights
+    reported = best.details
     details = {k: reported[k] for k in ("failure", "stopped_by") if k in reported}
-  tried = {name: solution.num_packs for name, solution in solutions.items()}
-  best = min(solutions.values(), key=lambda solution: solution.num_packs)
+  tried = {name: plan.num_packs for name, plan in plans.items()}
   return dataclasses.replace(best, weights=weights, details={"tried": tried, **details})

@@ -9,7 +9,8 @@ import numpy as np
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
 from packing.algorithms.highs import SolverError
-from packing.algorithms.optimal import MAX_LENGTHS
+from packing.algorithms.minimum_slack import mbs
+from packing.algorithms.optimal import MAX_LENGTHS, quick_plans
 from packing.algorithms.pricing import most_items
 from packing.algorithms.relaxation import solve_relaxation
 from packing.errors import InputError
@@ -17,13 +18,15 @@ from packing.histogram import Histogram
 from packing.problem import Geometry, Problem, usage_of
 
 _COST = 0.001  # how many more packs a limit may cost, as a share
-_SIZES = 128  # for so many, the relaxation takes hundredths of a second at any depth
+_SIZES = 128  # up to this many, the relaxation takes hundredths of a second at any depth
 _WORK = 10**9  # takes some seconds; bounds for 128 sizes need far less
-# Depth times row length times lengths squared. At 4 to 5 * 10^9 `optimal` took 18 to 37
-# seconds of a core; at 2 * 10^10 it took more than a minute.
-_SOLVED_WORK = 6 * 10**9
-_BY_PLAN = {"ffd": heuristics.ffd, "bfd": heuristics.bfd}
+# Depth times row length times lengths squared. Up to here `optimal` takes about two seconds
+# of a core; at 4 * 10^9 it may take a minute.
+_SOLVED_WORK = 6 * 10**8
+_QUICK_WORK = 5 * 10**7  # for the plan of a heuristic at one depth
+_BY_PLAN = {"ffd": heuristics.ffd, "bfd": heuristics.bfd, "mbs": mbs}
 _BY_PLAN |= {"lpfhp": heuristics.lpfhp, "spfhp": heuristics.spfhp}
+_BY_PLAN |= {"harmonic": heuristics.harmonic, "mffd": heuristics.mffd}
 _BY_PLAN |= {"greedy": heuristics.lpfhp}  # its own plan depends on the order of arrival
 _BY_BOUND = ("nnlshp", "ennlshp", "optimal", "auto")
 
@@ -45,9 +48,10 @@ def choose_depth(
   rounded up and some down, so that the number of tokens stays the same. The same lengths
   always give the same answer.
 
-  With long rows and many lengths, `optimal` takes minutes at a small depth but a second
-  without a limit. In that case, and if many sequences are shorter than 1/128 of a row, the
-  answer is the depth of the deepest possible pack, which limits nothing.
+  With long rows and many lengths, `optimal` takes minutes to meet its bound at a small
+  depth. Then that depth is doubled until the plan of a heuristic is good enough. If many
+  sequences are shorter than 1/128 of a row, the answer is the depth of the deepest possible
+  pack, which limits nothing.
 
   Args:
     histogram: the lengths to pack.
@@ -83,8 +87,9 @@ def choose_depth(
     algorithm = "lpfhp"  # auto uses it then
   high = min(most_items(problem), histogram.num_sequences)
   deepest, solved_work = high, problem.capacity * problem.sizes.size**2
+  exact = problem
   if algorithm not in _BY_PLAN:
-    exact, problem = problem, _rounded(problem)
+    problem = _rounded(problem)
     if _mean_share(problem) > _mean_share(exact) * (1 + _COST / 2):
       return deepest  # many sequences are shorter than the unit and were rounded up
 
@@ -103,8 +108,16 @@ def choose_depth(
     else:
       low = middle + 1
   if algorithm in ("optimal", "auto") and high * solved_work > _SOLVED_WORK:
-    return deepest
-  return high
+    enough = int(heuristics.lpfhp(exact).num_packs * (1 + _COST))
+    while high < deepest and _quick_packs(exact, high) > enough:
+      high *= 2
+  return min(high, deepest)
+
+
+def _quick_packs(problem: Problem, depth: int) -> int:
+  limited = dataclasses.replace(problem, depth=depth)
+  plans = quick_plans(limited, Effort(), most=_QUICK_WORK)
+  return min(plan.num_packs for plan in plans.values())
 
 
 def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:

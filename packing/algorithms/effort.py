@@ -6,13 +6,35 @@ import contextlib
 import math
 
 from packing.algorithms.progress import Progress
+from packing.errors import InputError, short_repr
+
+WORK_A_SECOND = 1.5e8  # units that a core does, about
+
+
+def check_effort(effort) -> float:
+  """Returns an algorithm's option `effort` in units of work; None is no limit.
+
+  Args:
+    effort: about how many seconds of a core the search may take.
+
+  Raises:
+    InputError: not a number above 0.
+  """
+  if effort is None:
+    return math.inf
+  if isinstance(effort, bool) or not isinstance(effort, int | float) or not effort > 0:
+    raise InputError(
+      f"effort is {short_repr(effort)}; expected seconds of a core, such as 10, or None "
+      "for no limit."
+    )
+  return effort * WORK_A_SECOND
 
 
 class Effort:
   """Counts the work of a search and ends it at a limit.
 
   A unit is one entry of a knapsack's table, or half of a column in one iteration of the
-  simplex method. A core does 1 to 2 * 10^8 units per second.
+  simplex method.
 
   Args:
     work: the limit in units.
@@ -34,9 +56,9 @@ class Effort:
 
   @property
   def stopped_by(self) -> str | None:
-    """What ended the search: "work_limit" or "Ctrl-C"; None if nothing has yet."""
+    """What ended the search: "effort" or "Ctrl-C"; None if nothing has yet."""
     if self.spent >= self._work:
-      return "work_limit"
+      return "effort"
     if self._progress is not None and self._progress.stopped:
       return "Ctrl-C"
     return None

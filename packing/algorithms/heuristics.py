@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import bisect
 import collections
+import dataclasses
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
-from packing.errors import InputError
+from packing.errors import InputError, check_integer
 from packing.problem import Problem, Solution, Strategy
 
 Groups = list[tuple[int, Strategy]]  # (number of packs, content of each)
@@ -210,6 +212,118 @@ def ffd(problem: Problem) -> Solution:
       spaces, depths, counts = spaces[~done], depths[~done], counts[~done]
       contents = [contents[g] for g in np.flatnonzero(~done).tolist()]
   return Solution(closed + list(zip(counts.tolist(), contents, strict=True)))
+
+
+def mffd(problem: Problem) -> Solution:
+  """Modified first-fit decreasing: pairs medium and small sequences with long ones first.
+
+  Long sequences take more than half of a row, medium ones more than a third, small ones
+  more than a sixth. Each long sequence opens a pack. From the fullest pack to the emptiest,
+  each takes the longest medium sequence that fits. Then, from the emptiest to the fullest,
+  each pack without a medium one takes the shortest small sequence and the longest other
+  small one that fits, if two fit. Last, each pack takes what fits, the longest first; FFD
+  packs the rest.
+
+  References:
+    Johnson and Garey, A 71/60 theorem for bin packing (1985). Krell et al.,
+    https://arxiv.org/abs/2107.02027, section F.2, names it.
+  """
+  row, depth = problem.capacity, problem.depth
+  left = dict(_long_to_short(problem))
+  groups: Groups = [(n, (size,)) for size, n in left.items() if 2 * size > row]
+  left |= {content[0]: 0 for _, content in groups}
+
+  def longest(space: int, *, above: int = 0) -> int:
+    """The longest that is left, fits and exceeds `above` sixths of a row; 0 for none."""
+    sizes = (s for s, n in left.items() if n and s <= space and 6 * s > above * row)
+    return next(sizes, 0)
+
+  def medium(content: Strategy) -> Strategy:
+    size = longest(row - sum(content), above=2) if len(content) == 1 < depth else 0
+    return (size,) if size else ()
+
+  def two_small(content: Strategy) -> Strategy:
+    small = [s for s, n in left.items() if n and row < 6 * s and 3 * s <= row]
+    if len(content) > 1 or depth < 3 or not small:
+      return ()
+    left[small[-1]] -= 1
+    other = longest(row - sum(content) - small[-1], above=1)
+    left[small[-1]] += 1
+    return (small[-1], other) if other else ()
+
+  def any_size(content: Strategy) -> Strategy:
+    space, room = row - sum(content), depth - len(content)
+    size = longest(space) if room else 0
+    return (size,) * min(space // size, room, left[size]) if size else ()
+
+  def fill(groups: Groups, choose: Callable[[Strategy], Strategy]) -> Groups:
+    """Gives the packs, in order, what `choose` takes for their content."""
+    done: Groups = []
+    while groups:
+      packs, content = groups.pop(0)
+      sizes = choose(content)
+      used = min([packs, *(left[s] // sizes.count(s) for s in sizes)])
+      for size in sizes:
+        left[size] -= used
+      if packs > used:
+        groups.insert(0, (packs - used, content))
+      if sizes:
+        groups.insert(0, (used, (*sizes, *content)))
+      else:
+        done.append((packs, content))
+    return done
+
+  groups = fill(groups, medium)
+  groups = fill(groups[::-1], two_small)[::-1]
+  groups = fill(groups, any_size)
+  counts = np.zeros_like(problem.counts)
+  for size, n in left.items():
+    counts[size - 1] = n
+  rest = ffd(dataclasses.replace(problem, counts=counts)).packs if counts.any() else []
+  return Solution(groups + rest)
+
+
+def harmonic(problem: Problem, *, classes: int = 12) -> Solution:
+  """Harmonic-k: sequences of a class share packs with their own class only.
+
+  A sequence of more than 1 / (j + 1) and at most 1 / j of a row is of class j; `j` of them
+  share a pack. Those of at most 1 / k of a row are packed by next-fit.
+
+  Args:
+    problem: sizes to pack.
+    classes: k, at least 1.
+
+  References:
+    Lee and Lee, A simple on-line bin-packing algorithm (1985). Krell et al.,
+    https://arxiv.org/abs/2107.02027, section F.2, names it.
+  """
+  check_integer("classes", classes, at_least=1)
+  packs: Groups = []
+  content: Strategy = ()  # of the pack that is open
+  for size, remaining in _long_to_short(problem):
+    kind = min(problem.capacity // size, classes)
+    is_last = kind == classes
+    if content and min(problem.capacity // content[-1], classes) != kind:
+      packs.append((1, content))
+      content = ()
+    while remaining:
+      space = problem.capacity - sum(content)
+      room = min(
+        (problem.depth if is_last else min(kind, problem.depth)) - len(content),
+        space // size,
+      )
+      if not room:
+        packs.append((1, content))
+        content = ()
+        continue
+      if not content and remaining >= room:
+        packs.append((remaining // room, (size,) * room))
+        remaining %= room
+        continue
+      used = min(room, remaining)
+      content += (size,) * used
+      remaining -= used
+  return Solution([*packs, (1, content)] if content else packs)
 
 
 def _long_to_short(problem: Problem) -> list[tuple[int, int]]:

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from packing.algorithms import heuristics
-from packing.algorithms.effort import Effort
+from packing.algorithms import heuristics, minimum_slack
+from packing.algorithms.effort import Effort, check_effort
 from packing.algorithms.highs import SolverError
 from packing.algorithms.progress import Progress
 from packing.algorithms.relaxation import solve_relaxation
@@ -17,27 +17,29 @@ from packing.errors import UnsolvedError, check_integer
 from packing.problem import Problem, Solution, usage_of
 
 MAX_LENGTHS = 8192  # different lengths; with more the relaxation takes too long
+# Units of `Effort` for minimum bin slack, at most, and where one pack is left to save.
+_QUICK_WORK, _LAST_QUICK_WORK = 2 * 10**8, 3 * 10**7
 
 
 def optimal(
   problem: Problem,
   *,
-  work_limit: int | None = None,
+  effort: float | None = None,
   target_gap: int | None = None,
   seed: int = 0,
   progress: Progress | None = None,
 ) -> Solution:
   """Minimises the number of packs.
 
-  The method is column generation. The search starts from the better plan of LPFHP and
-  SPFHP. If that plan meets the simple bound, no solver runs. Otherwise the linear
-  relaxation gives a bound, and its solution is rounded to a plan by diving.
+  The method is column generation. The search starts from the best plan of the heuristics.
+  If that plan meets the simple bound, no solver runs. Otherwise the linear relaxation gives
+  a bound, and its solution is rounded to a plan by diving.
 
   Args:
     problem: sizes to pack.
-    work_limit: units of `effort.Effort` after which the best plan and bound so far are
-      returned; None for no limit. A core does 1 to 2 * 10^8 units per second. The plan is
-      the same on every machine.
+    effort: about how many seconds of a core the search may take, after which the best plan
+      and bound so far are returned; None for no limit. The solver's steps are counted, not
+      the time, so the plan is the same on every machine.
     target_gap: the number of packs above the bound that is good enough. The first dive is
       always made. If the gap is larger, more dives follow. The default None stands for a
       millionth of the bound; then little work is spent on a gap of one pack.
@@ -50,28 +52,62 @@ def optimal(
     stopped, these are the best so far, and the details have `failure` or `stopped_by`.
 
   Raises:
+    InputError: effort or target_gap is out of range.
     UnsolvedError: there are more than `MAX_LENGTHS` different lengths and no limit.
 
   References:
     Gilmore and Gomory (1961), Farley (1990). Krell et al.,
     https://arxiv.org/abs/2107.02027, section S, poses the problem.
   """
-  work = math.inf
-  if work_limit is not None:
-    work = check_integer("work_limit", work_limit, at_least=1)
-  effort = Effort(work=work, progress=progress)
+  limit = Effort(work=check_effort(effort), progress=progress)
   if target_gap is not None:
     target_gap = check_integer("target_gap", target_gap, at_least=0)
-  plans = heuristics.lpfhp(problem), heuristics.spfhp(problem)
-  first = min(plans, key=lambda plan: plan.num_packs)
+  plans = quick_plans(problem, limit)
+  first = min(plans.values(), key=lambda plan: plan.num_packs)
   if first.num_packs == problem.simple_bound:
     return dataclasses.replace(first, details={"solver": "none needed"})
-  if problem.sizes.size > MAX_LENGTHS and work_limit is None:
+  if problem.sizes.size > MAX_LENGTHS and effort is None:
     raise UnsolvedError(
       f"The histogram has {problem.sizes.size} different lengths; optimal takes at most "
-      f"{MAX_LENGTHS} without a limit. Pass work_limit=N, a larger length_multiple, or "
+      f"{MAX_LENGTHS} without a limit. Pass effort=N, a larger length_multiple, or "
       'algorithm="auto".'
     )
+  return search(problem, first, limit, target_gap=target_gap, seed=seed)
+
+
+def quick_plans(
+  problem: Problem, effort: Effort, *, most: float = _QUICK_WORK
+) -> dict[str, Solution]:
+  """The plans of LPFHP, BFD and minimum bin slack, by name.
+
+  They end with the first plan at the simple bound.
+
+  Args:
+    problem: sizes to pack.
+    effort: counts the work.
+    most: the most work for minimum bin slack; it is less if one pack is left to save.
+  """
+  bound = problem.simple_bound
+  plans: dict[str, Solution] = {}
+  for name, algorithm in (("lpfhp", heuristics.lpfhp), ("bfd", heuristics.bfd)):
+    plans[name] = algorithm(problem)
+    if plans[name].num_packs == bound:
+      return plans
+    if plans[name].num_packs == bound + 1:
+      most = min(most, _LAST_QUICK_WORK)
+  best = minimum_slack.best_of(problem, effort=effort, most=most)
+  return plans | ({"mbs": best} if best else {})
+
+
+def search(
+  problem: Problem,
+  first: Solution,
+  effort: Effort,
+  *,
+  target_gap: int | None = None,
+  seed: int = 0,
+) -> Solution:
+  """Improves a first plan within an effort; see `optimal`."""
   effort.report(packs=first.num_packs, bound=problem.simple_bound)
   with effort.stoppable():
     solution = _search(problem, first, effort, target_gap=target_gap, seed=seed)

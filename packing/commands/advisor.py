@@ -13,7 +13,6 @@ import dataclasses
 import numpy as np
 
 from packing.algorithms.depth import choose_depth
-from packing.algorithms.optimal import MAX_LENGTHS
 from packing.commands.buckets import bucket_edges
 from packing.errors import check_integer
 from packing.histogram import Histogram
@@ -26,7 +25,6 @@ _NEAR = 1.01  # a shorter row is preferred if it is at most this much slower
 # Row lengths tried in addition to the maximum sequence length, as multiples of it; rounded
 # up to a multiple of 8. Longer rows can pack better (section Q).
 _ROWS = (1.25, 1.5, 2)
-_WORK_LIMIT = 10**9  # units of `Effort` for the advised plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +78,6 @@ class Advice:
     choices: the ways to treat padding, the fastest first.
     packs: packing by row length; the advised plan, and LPFHP without a depth limit.
     recommendation: the name of the best choice that keeps sequences whole and apart.
-    algorithm: "optimal", or "auto" if there are too many different lengths for `optimal`.
     depth: the advised depth limit for rows of the maximum sequence length, the rows that
       train.py uses.
     plan: the plan with the advised row length and depth.
@@ -93,7 +90,6 @@ class Advice:
   choices: list[Choice]
   packs: list[PackChoice]
   recommendation: str
-  algorithm: str
   depth: int
   plan: Plan
   reasons: list[str]
@@ -164,10 +160,8 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
       speed_up_blocks=padded / (plan.num_packs * row * 6.0 * hidden_size + blocks),
     )
 
-  def plan_for(row: int, depth: int | None, by: str, **options) -> Plan:
-    return pack(
-      histogram, algorithm=by, max_sequences_per_pack=depth, row_length=row, **options
-    )
+  def plan_for(row: int, depth: int | None, by: str) -> Plan:
+    return pack(histogram, algorithm=by, max_sequences_per_pack=depth, row_length=row)
 
   # LPFHP chooses the row length. A better plan then replaces its plan for that length.
   longer = {-(-int(size * f) // 8) * 8 for f in _ROWS}
@@ -175,10 +169,9 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
   packs = {row: choice(plan_for(row, None, "lpfhp"), None) for row in rows}
   fastest = max(c.speed_up for c in packs.values())
   row = next(row for row, c in packs.items() if c.speed_up * _NEAR >= fastest)
-  algorithm = "auto" if lengths.size > MAX_LENGTHS else "optimal"
-  depth = choose_depth(histogram, algorithm=algorithm, row_length=row)
-  of_train = choose_depth(histogram, algorithm=algorithm) if row > size else depth
-  plan = plan_for(row, depth, "auto", work_limit=_WORK_LIMIT)
+  depth = choose_depth(histogram, row_length=row)
+  of_train = choose_depth(histogram) if row > size else depth
+  plan = plan_for(row, depth, "auto")
   chosen = packs[row] = choice(plan, depth)
 
   edges = bucket_edges(lengths, counts, cost, num_buckets)
@@ -222,7 +215,6 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
     choices=sorted(choices, key=lambda c: -c.speed_up),
     packs=list(packs.values()),
     recommendation=recommendation,
-    algorithm=algorithm,
     depth=of_train,
     plan=plan,
     reasons=_reasons(recommendation, named, plan, chosen),
@@ -249,7 +241,8 @@ def _reasons(recommendation, named, plan, chosen) -> list[str]:
     f"{chosen.max_sequences_per_pack} to a pack: {pack_choice.speed_up:.2f} times the "
     f"speed of padding ({chosen.speed_up_blocks:.2f} where attention skips the blocks of "
     "other sequences), with one shape.",
-    f"This takes {plan.num_packs:,} packs; {plan.lower_bound:,} is the proven minimum.",
+    f"This takes {plan.num_packs:,} packs, "
+    + ("the proven minimum." if not plan.gap else f"{plan.gap:,} above the proven bound."),
     f"The share of padding falls from {1 - named['pad'].efficiency:.1%} to "
     f"{1 - plan.efficiency:.2%}. A batch of B rows holds {plan.packing_factor:.2f} B "
     "sequences, so divide the batch size by this factor, or adjust the schedule.",

@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   python -m packing analyze my_dataset/       (Hugging Face or prepared)
   python -m packing analyze train.parquet --max-sequence-length 512 --picture rows.png
   python -m packing analyze --histogram wikipedia_512 --hidden-size 1024
+  cut -f 3 lengths.tsv | python -m packing analyze -
 """
 
 
@@ -67,7 +68,8 @@ def run(options) -> str:
     "",
     "Speed-ups count a layer's matrix products at width "
     f"{advice.hidden_size}, compared with padding to {histogram.max_sequence_length}; "
-    "'skipping' is for attention kernels that skip the blocks of other sequences.",
+    "'skipping' is for attention kernels that skip the blocks of other sequences. Rows "
+    "without a depth limit are packed by LPFHP.",
     "",
     "To make this plan:",
     f"  python -m packing pack {flags['pack']}",
@@ -88,13 +90,12 @@ def _flags(options, advice: advisor.Advice) -> dict[str, str]:
     "--max-sequence-length": size,
     "--too-long": options.too_long if size is not None else None,
     "--row-length": row if row > longest else None,
-    "--algorithm": advice.algorithm,
     "--max-sequences-per-pack": advice.plan.max_sequences_per_pack,
   }
   words = [str(w) for item in flags.items() if item[1] is not None for w in item]
   return {
     "pack": shlex.join(words),
     "train": f"--config.data.max_sequence_length={longest} "
-    f"--config.packing.algorithm={advice.algorithm} "
+    "--config.packing.algorithm=auto "
     f"--config.packing.max_sequences_per_pack={advice.depth}",
   }

@@ -34,13 +34,14 @@ def add_lengths(command: argparse.ArgumentParser, *, positional: bool = False):
   source.add_argument(
     "--lengths",
     metavar="PATH",
-    help=".npy or text file of integers; Arrow or Parquet file with a column of lists or "
-    "of integers; a directory of those (Hugging Face save_to_disk, pipeline prepare)",
+    help=".npy or text file of integers, or - for standard input; CSV or TSV file with a "
+    "column of integers; Arrow or Parquet file with a column of lists or of integers; a "
+    "directory of those (Hugging Face save_to_disk, pipeline prepare)",
   )
   group.add_argument(
     "--column",
     metavar="NAME",
-    help="column of an Arrow or Parquet file (default: chosen by name and type)",
+    help="column of a table (default: chosen by name and type)",
   )
   group.add_argument(
     "--split", metavar="NAME", help="split of a directory, or all (default: train)"
@@ -75,7 +76,7 @@ def read(options) -> Histogram:
     path = options.lengths
     lengths, source = inputs.read_lengths(path, column=options.column, split=options.split)
     if lengths.size == 0:
-      raise InputError(f"{path} holds no sequence; expected at least one.")
+      raise InputError(f"{source} holds no sequence; expected at least one.")
     most = max(int(lengths.max()), inputs.prepared_length(path))
     try:
       histogram = Histogram.from_lengths(lengths, max_sequence_length=most, source=source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import sys
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from packing import files
 from packing.errors import InputError, as_array, short_repr
 from packing.histogram import Histogram
 
+_KINDS = ".npy, .txt, .csv, .tsv, .arrow or .parquet"
 _HISTOGRAM = 'a histogram, {"max_sequence_length": S, "counts": [S whole numbers]}'
 
 
@@ -35,10 +37,11 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
   """Reads the lengths of sequences.
 
   Args:
-    path: a `.npy` vector of integers; a text file of integers; an Arrow or Parquet file
-      with a column of lists (their sizes are the lengths) or of integers (the lengths); or
-      a directory of such Arrow or Parquet files, as Hugging Face `save_to_disk` and
-      `python -m pipeline prepare` write them.
+    path: a `.npy` vector of integers; a text file of integers, or "-" for standard input;
+      a CSV or TSV file with a column of integers; an Arrow or Parquet file with a column of
+      lists (their sizes are the lengths) or of integers (the lengths); or a directory of
+      such Arrow or Parquet files, as Hugging Face `save_to_disk` and `python -m pipeline
+      prepare` write them.
     column: the column to read; None to choose it by its name and type.
     split: in a directory, the name of the files or folders to read, which may continue with
       "-" or "."; None for "train" or, if there is none, for the only split; "all" for all.
@@ -50,10 +53,10 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
     InputError: the file does not exist or is not what its name says, its lengths are not
       whole numbers, or its column `attention_mask` says that its sequences are padded.
   """
+  if path == "-":
+    return _integers(sys.stdin.read(), "standard input"), "standard input"
   if not os.path.exists(path):
-    raise InputError(
-      f"There is no {path}; expected .npy, .txt, .arrow, .parquet or a directory of them."
-    )
+    raise InputError(f"There is no {path}; expected {_KINDS}, or a directory of them.")
   path = pathlib.Path(path)
   if split is not None and not path.is_dir():
     raise InputError(f"{path} is one file, without splits; found split {split!r}.")
@@ -137,13 +140,11 @@ def _split_name(path: pathlib.Path) -> str:
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:
   if path.suffix == ".npy":
     return _from_npy(path), None
-  if path.suffix in (".arrow", ".parquet"):
+  if path.suffix in (".arrow", ".parquet", ".csv", ".tsv"):
     return _from_table(path, column)
   if path.suffix in (".txt", ""):
     return _from_text(path), None
-  raise InputError(
-    f"{path} ends in {path.suffix!r}; expected .npy, .txt, .arrow or .parquet."
-  )
+  raise InputError(f"{path} ends in {path.suffix!r}; expected {_KINDS}.")
 
 
 def _from_npy(path: pathlib.Path) -> np.ndarray:
@@ -162,9 +163,16 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
 
 def _from_text(path: pathlib.Path) -> np.ndarray:
   try:
-    return np.array(path.read_text(encoding="utf-8").split(), np.int64)
-  except (ValueError, OverflowError) as error:
+    return _integers(path.read_text(encoding="utf-8"), str(path))
+  except UnicodeDecodeError as error:
     raise InputError(f"{path}: {error}; expected integers, the lengths.") from error
+
+
+def _integers(text: str, where: str) -> np.ndarray:
+  try:
+    return np.array(text.split(), np.int64)
+  except (ValueError, OverflowError) as error:
+    raise InputError(f"{where}: {error}; expected integers, the lengths.") from error
 
 
 def _from_table(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str]:
@@ -172,6 +180,6 @@ def _from_table(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str
     from packing import arrow
   except ImportError as error:
     raise InputError(
-      'Arrow and Parquet files need pyarrow; install it with pip install "isopack[arrow]".'
+      'Tables need pyarrow; install it with pip install "isopack[arrow]".'
     ) from error
   return arrow.read_lengths(path, column)

@@ -31,8 +31,8 @@ def add_arguments(command: argparse.ArgumentParser):
   command.add_argument(
     "--algorithm",
     metavar="A",
-    default="optimal",
-    help=f"one of {', '.join(ALGORITHMS)} (default: optimal)",
+    default="auto",
+    help=f"one of {', '.join(ALGORITHMS)} (default: auto)",
   )
   command.add_argument(
     "--max-sequences-per-pack",
@@ -46,7 +46,7 @@ def add_arguments(command: argparse.ArgumentParser):
     metavar="NAME=VALUE",
     action="append",
     default=[],
-    help="option of the algorithm, such as work_limit=1000000000 (may be repeated)",
+    help="option of the algorithm, such as effort=30 (may be repeated)",
   )
   command.add_argument("--output", metavar="F.json", help="write the plan to this file")
   command.add_argument("--certificate", metavar="F.json", help="write the certificate here")

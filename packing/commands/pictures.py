@@ -12,7 +12,7 @@ from packing.errors import InputError
 
 _COLORS = ("C0", "C1", "C2", "C3")
 _PADDING = "0.88"
-_PACKS_SHOWN = 12
+_PACKS_SHOWN, _SEQUENCES_SHOWN = 12, 40  # at most, so that rows can be told apart
 
 
 def check(path):
@@ -44,12 +44,14 @@ def draw(advice: Advice, path):
   """
   import matplotlib.figure
   import matplotlib.style
+  import matplotlib.ticker
 
   plan, padded = advice.plan, advice.histogram.max_sequence_length
   rng = np.random.default_rng(0)
   order = sorted(range(len(plan.strategies)), key=lambda i: len(plan.strategies[i]))
   before = np.cumsum(plan.repeat_counts[order])  # so that each depth is drawn in proportion
-  places = (np.arange(_PACKS_SHOWN) + 0.5) / _PACKS_SHOWN * plan.num_packs
+  shown = min(max(int(_SEQUENCES_SHOWN / plan.packing_factor), 3), _PACKS_SHOWN)
+  places = (np.arange(shown) + 0.5) / shown * plan.num_packs
   drawn = [order[i] for i in rng.permutation(np.searchsorted(before, places, side="right"))]
   packs, number = [], 0
   for index in drawn:
@@ -87,6 +89,7 @@ def draw(advice: Advice, path):
       axes.set_title(f"{title} real")
       axes.set_xlim(0, size)
       axes.set_xlabel("tokens (grey is padding)")
+      axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, prune="upper"))
       axes.set_yticks([])
       axes.spines["left"].set_visible(False)
     panels[0].set_ylim(len(sequences) - 0.4, -0.6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,6 @@ CHUNK_SIZE = 4096  # sequences: enough to pack well, few enough to keep and to w
 ORDINARY_ROW = 512  # tokens; batches of longer rows have fewer rows
 ROW_MULTIPLE = 64  # tokens; rows are rounded up to it, so that few shapes are compiled
 _SHORTEST = 4  # tokens; if sequences are shorter, some rows are less full
-_WORK = 10**8  # work limit of the search for a plan: a second or less
 _Output = TypeVar("_Output")
 
 
@@ -38,7 +37,8 @@ class BatchShape:
       `batch_multiple` rows, but never fewer rows than that.
     max_sequences: M, the most sequences in a row. None allows one for every 4 tokens of a
       row, of at most `ORDINARY_ROW`, which rarely limits packing.
-    algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row.
+    algorithm: a key of `packing.ALGORITHMS`; "none" for one sequence a row. By default a
+      heuristic, since a search takes longer than the rows that it saves.
     row_multiple: a divisor of the row length, unless that is S.
     batch_multiple: a divisor of the rows of every batch, such as the number of devices.
 
@@ -49,7 +49,7 @@ class BatchShape:
   length: int
   batch_size: int = 8
   max_sequences: int | None = None
-  algorithm: str = "optimal"
+  algorithm: str = "mbs"
   row_multiple: int = ROW_MULTIPLE
   batch_multiple: int = 1
 
@@ -172,14 +172,10 @@ def _pack(
   if not len(store):
     return Chunk(examples, store, [], at_least, shape)
   row_length = max(at_least, shape.row_length(int(store.lengths.max())))
-  options: dict[str, Any] = {}
-  if "work_limit" in packing.algorithm_options(shape.algorithm):
-    options["work_limit"] = _WORK
   plan = packing.pack(
     packing.Histogram.from_lengths(store.lengths, max_sequence_length=row_length),
     algorithm=shape.algorithm,
     max_sequences_per_pack=shape.slots(row_length),
-    **options,
   )
   packs = list(plan.assign(store.lengths, seed=0))
   return Chunk(examples, store, packs, row_length, shape)

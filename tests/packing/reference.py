@@ -56,3 +56,35 @@ def one_by_one(lengths, how, *, row_length, depth, separator=0):
     else:
       fitting[0].append(length)
   return sorted(tuple(sorted(pack)) for pack in packs)
+
+
+def modified_first_fit(lengths, *, row_length, depth):
+  """MFFD, sequence by sequence; a sorted list of sorted packs."""
+  left = sorted(lengths, reverse=True)
+  packs = [[length] for length in left if 2 * length > row_length]
+  left = left[len(packs) :]
+
+  def take(pack, least, fits=lambda length: True):
+    """The longest that is left, above `least` sixths of a row, and fits."""
+    for length in left:
+      room = sum(pack) + length <= row_length and len(pack) < depth
+      if room and 6 * length > least * row_length and fits(length):
+        left.remove(length)
+        pack.append(length)
+        return True
+    return False
+
+  for pack in packs:
+    take(pack, 2)
+  for pack in reversed(packs):
+    small = [n for n in left if row_length < 6 * n and 3 * n <= row_length]
+    two = sum(small[-2:]) if len(small) > 1 and depth > 2 else row_length
+    if len(pack) == 1 and pack[0] + two <= row_length:
+      pack.append(small[-1])
+      left.remove(small[-1])
+      take(pack, 1, lambda length: 3 * length <= row_length)
+  for pack in packs:
+    while take(pack, 0):
+      pass
+  rest = one_by_one(left, "first", row_length=row_length, depth=depth)
+  return sorted([*(tuple(sorted(pack)) for pack in packs), *rest])

@@ -273,7 +273,10 @@ def npy(array):
     ("x.arrow", b"nonsense", r"not a valid \.arrow file"),
     ("x.parquet", b"nonsense", r"not a valid \.parquet file"),
     ("x.txt", b"3 4 five", "'five'"),
-    ("x.csv", b"1,2", "ends in '.csv'"),
+    ("x.md", b"1,2", "ends in '.md'"),
+    ("x.csv", b"", r"not a valid \.csv file"),
+    ("x.csv", b"length\n5\n7,8\n", r"not a valid \.csv file"),
+    ("x.tsv", b"text\tlabel\nab c\t1.5\n", "no column of lists or integers"),
   ],
 )
 def test_files_that_are_not_what_their_names_say(tmp_path, name, data, message):

@@ -105,3 +105,31 @@ def test_no_depth_is_chosen_that_wastes_rows():
   for row, mixed in ((512, lengths), (8192, short)):
     plan = packing.pack(mixed, max_sequence_length=row)
     assert plan.num_packs <= 1.001 * plan.unlimited_bound + 1, row
+
+
+def test_many_different_lengths_take_a_little_work_by_default():
+  """The optimum at the smallest depth, 9, takes minutes to prove."""
+  rng = np.random.default_rng(0)
+  lengths = np.clip(rng.lognormal(4.5, 0.8, 20_000).astype(int), 1, 1024)
+  plan = packing.pack(lengths, max_sequence_length=1024)
+  assert plan.num_packs <= 1.001 * plan.lower_bound
+  assert plan.packing_depth <= 4 * 9
+  deepest = packing.pack(lengths, max_sequence_length=1024, max_sequences_per_pack=None)
+  assert deepest.num_packs <= deepest.lower_bound + 1
+  assert "optimal" not in deepest.details["tried"]
+
+
+def test_a_plan_two_packs_above_the_bound_begins_a_search():
+  plan = packing.pack(packing.load_histogram("glue_mrpc_128"))
+  assert plan.num_packs == plan.details["tried"]["optimal"] == 1541
+  assert plan.details["tried"]["mbs"] > 1541
+
+
+def test_effort_ends_the_search():
+  histogram = packing.load_histogram("wikipedia_1024")
+  plan = packing.pack(histogram, max_sequences_per_pack=4, effort=0.5)
+  assert plan.details["stopped_by"] == "effort"
+  assert plan.num_packs < 1.01 * plan.lower_bound
+  for wrong in (0, -1, True, "2", float("nan")):
+    with pytest.raises(packing.InputError, match="effort is"):
+      packing.pack(histogram, effort=wrong)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import packing
+from packing.problem import Problem
 from tests.packing import reference
 
 
@@ -124,3 +125,63 @@ def test_sorted_batches_against_sorting(batch, multiple):
   assert found.num_tokens == tokens
   assert found.num_shapes == len(set(padded))
   assert found.num_padding_tokens == tokens - lengths.sum()
+
+
+@hypothesis.settings(max_examples=500, deadline=None)
+@hypothesis.given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 7))
+def test_mffd_is_that_of_sequence_by_sequence(lengths, depth):
+  plan = packing.pack(
+    lengths, max_sequence_length=60, algorithm="mffd", max_sequences_per_pack=depth
+  )
+  packs = [
+    s for s, n in zip(plan.strategies, plan.repeat_counts, strict=True) for _ in range(n)
+  ]
+  expected = reference.modified_first_fit(lengths, row_length=60, depth=depth)
+  assert sorted(packs) == expected
+
+
+@pytest.mark.parametrize("classes", [1, 3, 12])
+def test_harmonic_packs_hold_one_class(classes):
+  lengths = np.random.default_rng(0).integers(1, 61, 2003)
+  plan = packing.pack(
+    lengths,
+    max_sequence_length=60,
+    algorithm="harmonic",
+    max_sequences_per_pack=None,
+    classes=classes,
+  )
+  not_full = 0
+  for strategy, count in zip(plan.strategies, plan.repeat_counts, strict=True):
+    (kind,) = {min(60 // length, classes) for length in strategy}
+    if kind < classes:
+      not_full += int(count) * (len(strategy) < kind)
+  assert not_full < classes  # the last pack of each class
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5, None])
+def test_minimum_bin_slack_beats_best_fit_where_depth_binds(depth):
+  histogram = packing.load_histogram("wikipedia_512")
+  best, slack = (
+    packing.pack(histogram, algorithm=name, max_sequences_per_pack=depth)
+    for name in ("bfd", "mbs")
+  )
+  assert slack.num_packs <= best.num_packs
+  if depth == 3:  # the optimum has 8,143,830 packs, BFD 9,090,154
+    assert slack.num_packs < 1.01 * 8_143_830
+
+
+@hypothesis.settings(max_examples=500, deadline=None)
+@hypothesis.given(st.lists(st.integers(1, 17), min_size=1, max_size=9), st.integers(1, 5))
+def test_the_simple_bound_is_one(lengths, depth):
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=17)
+  bound = Problem(histogram.counts, 17, depth).simple_bound
+  assert bound >= max(
+    -(-sum(lengths) // 17), -(-len(lengths) // depth), sum(n > 8 for n in lengths)
+  )
+  assert bound <= reference.fewest_packs(lengths, row_length=17, depth=depth)
+
+
+def test_the_simple_bound_is_that_of_the_relaxation_on_wikipedia():
+  histogram = packing.load_histogram("wikipedia_512")
+  plan = packing.pack(histogram, algorithm="bfd", max_sequences_per_pack=None)
+  assert plan.lower_bound == 8_135_727  # by tokens 8,134,368

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import packing
+from packing.algorithms import heuristics
 from packing.algorithms.highs import SolverError
 from packing.algorithms.pricing import Knapsack, dual_bound
 from packing.algorithms.relaxation import Master
@@ -52,7 +53,17 @@ def random_cases(number, seed):
     yield row, lengths, int(rng.integers(1, 7))
 
 
-def test_thousands_of_small_cases_against_brute_force():
+def start_from(monkeypatch, algorithm):
+  """The search begins with the plan of one heuristic, so that it has more to do."""
+
+  def alone(problem, *_, **__):
+    return {algorithm.__name__: algorithm(problem)}
+
+  monkeypatch.setattr("packing.algorithms.optimal.quick_plans", alone)
+
+
+def test_thousands_of_small_cases_against_brute_force(monkeypatch):
+  start_from(monkeypatch, heuristics.spfhp)
   solved = 0
   for row, lengths, depth in random_cases(6000, seed=7):
     histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=row)
@@ -61,7 +72,7 @@ def test_thousands_of_small_cases_against_brute_force():
     case = (row, lengths, depth)
     assert plan.lower_bound <= fewest == plan.num_packs <= plan.lower_bound + 1, case
     solved += plan.details["solver"] == "column generation"
-  assert solved > 200  # the others are proven by counting
+  assert solved > 100  # the others are proven by counting
 
 
 def test_rounded_lengths_and_separators_against_brute_force():
@@ -165,7 +176,7 @@ def plan_of(name, **options):
   return plan.strategies, plan.repeat_counts.tolist(), plan.bound_weights.tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"work_limit": 10**7}], ids=["whole", "limited"])
+@pytest.mark.parametrize("options", [{}, {"effort": 0.6}], ids=["whole", "limited"])
 def test_the_plan_does_not_depend_on_the_clock(monkeypatch, options):
   """Not even if an hour passes between two looks at the clock."""
   options |= {"algorithm": "auto", "max_sequences_per_pack": 8}
@@ -187,18 +198,19 @@ def nearly_full_rows(*, rows, parts, capacity, seed):
 
 def test_the_last_pack_of_a_hard_case_is_given_up_soon(monkeypatch):
   """LPFHP is one pack above the simple bound; to prove or save that one takes minutes."""
+  start_from(monkeypatch, heuristics.lpfhp)
   monkeypatch.setattr("packing.algorithms.optimal.LAST_PACK_WORK", 10**7)
   monkeypatch.setattr("packing.algorithms.rounding.LAST_PACK_WORK", 10**7)
   histogram = nearly_full_rows(rows=120, parts=4, capacity=2048, seed=0)
   plan = optimal(histogram)
   assert plan.num_sequences == 480
-  assert plan.gap == 1
+  assert plan.gap == 1, plan.details
   assert plan.details["work"] < 10**8
 
 
 def test_a_limit_of_work_gives_the_best_plan_so_far_with_its_bound():
-  plans = [optimal("squad_1_1_384", 3, work_limit=n) for n in (10**5, 10**6, 10**9)]
-  assert [plan.details.get("stopped_by") for plan in plans] == [*["work_limit"] * 2, None]
+  plans = [optimal("squad_1_1_384", 3, effort=n) for n in (0.001, 0.2, 10)]
+  assert [plan.details.get("stopped_by") for plan in plans] == [*["effort"] * 2, None]
   assert [plan.num_packs for plan in plans] == sorted(p.num_packs for p in plans)[::-1]
   assert plans[0].num_packs > plans[-1].num_packs == 40_195
   assert all(plan.lower_bound <= 40_195 for plan in plans)
@@ -224,7 +236,7 @@ def test_a_relaxation_cut_short_still_improves_the_plan(monkeypatch):
   assert plan.num_packs < heuristic.num_packs
 
 
-@pytest.mark.parametrize("good", [0, 1, 5, 12])
+@pytest.mark.parametrize("good", [0, 1, 3, 6])
 def test_a_failure_of_the_solver_leaves_the_best_so_far(monkeypatch, good):
   def fail():
     raise SolverError("HiGHS ended with Not Set.")
@@ -240,9 +252,9 @@ def test_a_failure_of_the_solver_leaves_the_best_so_far(monkeypatch, good):
 
 def test_many_lengths_are_refused_without_a_limit(monkeypatch):
   monkeypatch.setattr("packing.algorithms.optimal.MAX_LENGTHS", 100)
-  with pytest.raises(packing.InputError, match=r"348 different lengths.*work_limit"):
+  with pytest.raises(packing.InputError, match=r"348 different lengths.*effort=N"):
     optimal("squad_1_1_384")
-  plan = optimal("squad_1_1_384", work_limit=10**9)
+  plan = optimal("squad_1_1_384", effort=10)
   assert plan.lower_bound <= 40_195 <= plan.num_packs
 
 
