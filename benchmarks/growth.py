@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import command, steps
-from benchmarks.small_bert import machine_and_device, make_program
-from benchmarks.steps import quartiles, spread
-from benchmarks.table import record_table, table
+from benchmarks import command
+from lab.machine import machine_and_device
+from lab.options import add, add_some, run
+from lab.statistics import quartiles, spread
+from lab.table import record_table, table
+from lab.timing import steps, turns
+from lab.timing.models import make_program
 from training.mesh import put_batch
 from training.record.parameters import count_parameters
 from training.record.progress import Progress
@@ -107,7 +110,7 @@ def measure(names: Sequence[str], *, rounds: int) -> dict[str, dict]:
       step = steps.compile_step(program, batch)
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
       runs[shape] = trainer.runs(step, [batch])
-  seconds = steps.in_turns(runs, rounds=rounds, name="measuring")
+  seconds = turns.in_turns(runs, rounds=rounds, name="measuring")
   curves = {}
   for name in names:
     values = [getattr(shape, name) for shape in CURVES[name]]
@@ -193,14 +196,9 @@ def draw(curves: Mapping[str, dict], path: str):
 
 
 def main(arguments: list[str] | None = None):
-  parser = command.make_parser(__doc__)
-  parser.add_argument(
-    "--only",
-    type=command.some_of(CURVES),
-    default=list(CURVES),
-    help=f"default: all, {','.join(CURVES)}",
-  )
-  command.add(parser, "--rounds", 11)
+  parser = command.make_parser(__doc__, "growth")
+  add_some(parser, "--only", CURVES)
+  add(parser, "--rounds", 11)
   command.add_picture(parser)
   options = parser.parse_args(arguments)
   machine = machine_and_device()
@@ -215,4 +213,4 @@ def main(arguments: list[str] | None = None):
 
 
 if __name__ == "__main__":
-  sys.exit(command.run(main))
+  sys.exit(run(main))

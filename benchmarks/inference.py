@@ -21,12 +21,15 @@ import jax
 import numpy as np
 
 import packing
-from benchmarks.command import DTYPES, add, add_size, make_parser, run, some_of, write
+from benchmarks.command import DTYPES, add_size, make_parser, write
 from benchmarks.lengths import draw_lengths
 from benchmarks.sample import random_sequences
-from benchmarks.small_bert import VOCAB_SIZE, machine_and_device
-from benchmarks.steps import first_runs, in_turns, quartiles, spread
-from benchmarks.table import record_table
+from lab.machine import machine_and_device
+from lab.options import add, run, some_of
+from lab.statistics import quartiles, spread
+from lab.table import record_table
+from lab.timing.models import VOCAB_SIZE
+from lab.timing.turns import first_runs, in_turns
 from model import BertConfig
 from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -125,7 +128,7 @@ def way_table(measured: dict[str, dict], number: int) -> str:
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
+  parser = make_parser(__doc__, "inference")
   about, names = "built-in histograms", some_of(packing.histogram_names())
   add(parser, "--histograms", ["glue_cola_128", "squad_1_1_384"], about, type=names)
   add_size(parser, "tiny")

@@ -24,10 +24,11 @@ from collections.abc import Iterator
 import numpy as np
 
 import packing
-from benchmarks.command import add, add_picture, make_parser, run, write
-from benchmarks.machine import machine
+from benchmarks.command import add_picture, make_parser, write
 from benchmarks.packers import PACKERS, WORKLOADS, row_of
-from benchmarks.table import print_table
+from lab.machine import machine
+from lab.options import add, run
+from lab.table import print_table
 from training.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -204,7 +205,7 @@ def _draw(results: list[dict], path: str):
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
+  parser = make_parser(__doc__, "packing")
   parser.add_argument("--only", choices=("speed", "peers", "optimal"))
   add(parser, "--seeds", 3, "orders of arrival")
   add_picture(parser)

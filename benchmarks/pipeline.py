@@ -29,11 +29,14 @@ import numpy as np
 import packing
 from benchmarks import command
 from benchmarks.lengths import draw_lengths
-from benchmarks.machine import machine
 from benchmarks.sample import CLS, DEPTH, MASK, SEP, random_sequences
-from benchmarks.small_bert import VOCAB_SIZE
-from benchmarks.steps import MASK_RATE, in_turns, quartiles, spread
-from benchmarks.table import record_table
+from lab.machine import machine
+from lab.options import add, run
+from lab.statistics import quartiles, spread
+from lab.table import record_table
+from lab.timing.models import VOCAB_SIZE
+from lab.timing.steps import MASK_RATE
+from lab.timing.turns import in_turns
 from packing.grain import PackedIterDataset, PackedMapDataset
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
@@ -165,12 +168,12 @@ def _millions(rates: list[float]) -> str:
 
 
 def main(arguments: list[str] | None = None):
-  parser = command.make_parser(__doc__)
+  parser = command.make_parser(__doc__, "pipeline")
   command.add_histogram(parser)
-  command.add(parser, "--sequences", 40_000)
-  command.add(parser, "--batch-size", 32, "rows in a batch")
-  command.add(parser, "--rounds", 9)
-  command.add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
+  add(parser, "--sequences", 40_000)
+  add(parser, "--batch-size", 32, "rows in a batch")
+  add(parser, "--rounds", 9)
+  add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
   options = parser.parse_args(arguments)
   if options.sequences < options.batch_size:
     parser.error(
@@ -228,4 +231,4 @@ def main(arguments: list[str] | None = None):
 
 
 if __name__ == "__main__":
-  sys.exit(command.run(main))
+  sys.exit(run(main))

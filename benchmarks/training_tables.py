@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from benchmarks.sample import BUCKETS
-from benchmarks.steps import quartiles, spread
-from benchmarks.table import record_table
+from lab.statistics import quartiles, spread
+from lab.table import record_table
 
 # By name: the title in the table, the layout of batches, and for peers the computation.
 OURS = {

@@ -9,7 +9,7 @@ the numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/
 
 Finished runs, hours of training, are published too, also those of parts that are not made
 yet: records by which the commands recognise a finished run, in one file a study (see
-`experiments.lab.records`). To copy them to where the commands look for them:
+`lab.records`). To copy them to where the commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/
@@ -25,11 +25,11 @@ import pathlib
 import shutil
 import sys
 
-from experiments.lab import part as lab
-from experiments.lab import records, report
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.statistics import judge
 from experiments.reproduce import PARTS
+from lab import part as parts
+from lab import records, report
+from lab.exhibits import Exhibit
+from lab.statistics import judge
 from training.record.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -128,7 +128,7 @@ def publish(results: pathlib.Path, root: pathlib.Path) -> list[str]:
     write_text(root / folder / "exhibits.md", report.part(name, made))
     indices[name] = report.index(made, report=f"../{folder}/exhibits.md")
   write_text(root / "experiments" / "README.md", _INDEX.format(**indices))
-  return [name for name in (*PARTS, *ALONE) if lab.read(results / name)]
+  return [name for name in (*PARTS, *ALONE) if parts.read(results / name)]
 
 
 def _update(
@@ -142,7 +142,7 @@ def _update(
     for name in names
   }
   for name in names:
-    if made := lab.read(results / name):
+    if made := parts.read(results / name):
       parts[name] = made
       for picture in [picture for exhibit in made for picture in exhibit.pictures]:
         target = folder / name if len(names) > 1 else folder

@@ -40,10 +40,10 @@ from experiments.atom_size.runs import (
 )
 from experiments.atom_size.steps import steps_an_epoch
 from experiments.atom_size.text import filtering
-from experiments.lab import command, real_data
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part, machines_of
-from experiments.lab.study import Study
+from lab import command, real_data
+from lab.exhibits import Exhibit
+from lab.part import Part, machines_of
+from lab.studies.study import Study
 from model.models import abstract_model
 from packing import InputError
 from pipeline.batches.atoms import documents
@@ -186,9 +186,7 @@ def articles(part: Part) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.atom_size", workdir="results/atom_size"
-  )
+  parser = command.make_parser(__doc__, "atom_size", workdir="results/atom_size")
   command.add_training(parser)
   parser.add_argument(
     "--large", action="store_true", help="larger models on Wikipedia; not with --quick"
@@ -196,8 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
   options = parser.parse_args(arguments)
   if options.large and options.quick:
     parser.error("--large and --quick exclude each other; give one of them.")
-  line = "python -m experiments.atom_size --data FOLDER"
-  line += " --quick" * options.quick + " --large" * options.large
+  line = "python -m experiments.atom_size --data FOLDER" + " --large" * options.large
   part = command.make_part(options, line, "large" if options.large else "")
   maker = functools.partial(exhibits, scale=LARGE if options.large else SMALL)
   return command.run_part(maker, part)

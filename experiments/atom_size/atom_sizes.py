@@ -24,10 +24,10 @@ from experiments.atom_size.results import (
   span,
 )
 from experiments.atom_size.runs import Layout
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.report import table
-from experiments.lab.statistics import larger, mean_and_sd, throughout
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.report import table
+from lab.statistics import larger, mean_and_sd, throughout
 from pipeline.batches import atoms
 
 MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one

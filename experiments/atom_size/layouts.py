@@ -22,10 +22,10 @@ from experiments.atom_size.results import (
   segments_of,
 )
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
-from experiments.lab.exhibits import Exhibit, Statement
-from experiments.lab.part import Part
-from experiments.lab.report import table
-from experiments.lab.statistics import larger, mean_and_sd, paired_difference
+from lab.exhibits import Exhibit, Statement
+from lab.part import Part
+from lab.report import table
+from lab.statistics import larger, mean_and_sd, paired_difference
 
 NAMES = {
   CONCAT: "concat",

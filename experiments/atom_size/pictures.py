@@ -10,8 +10,8 @@ import matplotlib.ticker
 import numpy as np
 
 from experiments.atom_size.perplexities import smooth
-from experiments.lab.pictures import COLOURS, band, figure, legend_below, save
-from experiments.lab.study import Results
+from lab.pictures import COLOURS, band, figure, legend_below, save
+from lab.studies.study import Results
 
 _ALPHA = 0.98  # of the moving average
 _COLOURS = dict(zip(("0.25 S", "0.5 S", "1 S", "2 S", "4 S"), COLOURS, strict=False))

@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.atom_size import perplexities
 from experiments.atom_size.runs import Layout
-from experiments.lab.part import Part
+from lab.part import Part
 
 Run = Mapping[str, Any]
 Found = Mapping[Layout, Sequence[Run]]  # a row length's runs, by seed

@@ -19,11 +19,11 @@ import optax
 from ml_collections import ConfigDict
 
 import pipeline
-from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import in_turns
-from experiments.lab import records
-from experiments.lab.fit import fit
-from experiments.lab.study import Arm, Study, agrees, identity, worker
+from lab import records
+from lab.machine import machine_and_device
+from lab.studies.fit import fit
+from lab.studies.study import Arm, Study, agrees, identity, worker
+from lab.timing.turns import in_turns
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch
 from training.config import model_config

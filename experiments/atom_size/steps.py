@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from experiments.atom_size.results import Found
-from experiments.lab.exhibits import Exhibit, judged
-from experiments.lab.part import Part
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, judged
+from lab.part import Part
+from lab.report import table
 
 
 def predicted_rows(

@@ -12,9 +12,9 @@ import pathlib
 
 import numpy as np
 
-from experiments.lab.exhibits import Exhibit, judged, within
-from experiments.lab.part import Part
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, judged, within
+from lab.part import Part
+from lab.report import table
 
 PAPER = ("53.86", "2.33", "208,893")  # rows and words left out, in percent; words that stay
 LEAST = 50  # words of a row, as the paper says; or characters

@@ -14,7 +14,7 @@ Arms with the same seed start from the same weights and see about as many real t
 step. The first and the second differ only in padding, the third also cuts documents, and
 the fourth also contaminates them. All models are evaluated on each whole document alone
 and fine-tuned on tasks of GLUE, and their embeddings are compared with STS-B's labels.
-experiments/lab/real_data.py says what FOLDER holds. Finished runs are kept, so the same
+lab/real_data.py says what FOLDER holds. Finished runs are kept, so the same
 command resumes where it was stopped.
 """
 
@@ -33,13 +33,6 @@ from experiments.contamination.embeddings import rank_correlation
 from experiments.contamination.study import make_study
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
-from experiments.lab import command, records
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.plans import made_once
-from experiments.lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
-from experiments.lab.study import ByArm
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.tables import (
   NAMES,
@@ -48,7 +41,13 @@ from experiments.packing_paper.curves.tables import (
   named,
   table,
 )
-from training.command import positive
+from lab import command, records
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.plans import made_once
+from lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
+from lab.studies.paired_run import held_out
+from lab.studies.study import ByArm
 
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
 SIMILARITY = "stsb"  # the task whose labels embeddings are compared with
@@ -203,17 +202,11 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.contamination", workdir="results/contamination"
-  )
-  command.add_training(parser)
-  parser.add_argument(
-    "--seeds", type=positive, help="runs of each arm (default: 3, or 1 with --quick)"
-  )
+  parser = command.make_parser(__doc__, "contamination", workdir="results/contamination")
+  command.add_training(parser, seeds="3")
   options = parser.parse_args(arguments)
   line = "python -m experiments.contamination --data FOLDER"
-  part = command.make_part(options, line + " --quick" * options.quick)
-  return command.run_part(exhibits, part)
+  return command.run_part(exhibits, command.make_part(options, line))
 
 
 if __name__ == "__main__":

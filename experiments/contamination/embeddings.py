@@ -7,8 +7,8 @@ import pathlib
 import numpy as np
 import scipy.stats
 
-from benchmarks.embeddings import ours
 from experiments.finetuning.real_tasks import Files
+from lab.embeddings import embedder
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
@@ -35,7 +35,8 @@ def rank_correlation(folder: pathlib.Path, files: Files) -> float:
   ]
   sentences = [pair[name] for name in fields.required[:2] for pair in pairs]
   source = files.held_out_source
-  vectors = ours(folder, source=source, longest=files.longest, rows=ROWS)(sentences)
+  embed = embedder(folder, source=source, longest=files.longest, rows=ROWS)
+  vectors = embed(sentences)
   first, second = np.split(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 2)
   labels = [float(pair["label"]) for pair in pairs]
   return 100 * float(scipy.stats.spearmanr((first * second).sum(1), labels).statistic)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.lab import real_data
-from experiments.lab.part import Part
-from experiments.lab.study import SEEDS, Arm, Study
+from lab import real_data
+from lab.part import Part
+from lab.studies.study import SEEDS, Arm, Study
 
 CONFIG = "configs/modern_bert_base.py"
 TEXT_BYTES = 30_000_000  # of the articles

@@ -4,7 +4,7 @@
 
 Trains on five tasks of GLUE and on SQuAD 1.1 by configs/glue.py and configs/squad.py. All
 arms with the same seed start from the same weights and see about as many sequences a step.
-The weights are those of FOLDER/minilm-l6-h384; experiments/lab/real_data.py says what
+The weights are those of FOLDER/minilm-l6-h384; lab/real_data.py says what
 FOLDER holds.
 
 The score is the dev set's after the last step, so the dev set does not choose the step.
@@ -24,7 +24,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import pipeline
-from benchmarks.command import some_of
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import (
   AT_MOST,
@@ -34,12 +33,12 @@ from experiments.finetuning.real_tasks import (
   Files,
 )
 from experiments.finetuning.runs import Runs, run_all
-from experiments.lab import command, real_data, report
-from experiments.lab.exhibits import Exhibit, Statement, judged
-from experiments.lab.part import Part
-from experiments.lab.statistics import mean_and_sd, same_score
+from lab import command, real_data, report
+from lab.exhibits import Exhibit, Statement, judged
+from lab.options import add_some
+from lab.part import Part
+from lab.statistics import mean_and_sd, same_score
 from model import weights
-from training.command import positive
 from training.evaluation import predict
 from training.mesh import make_mesh
 from training.step import ModelProgram
@@ -294,28 +293,15 @@ def exhibits(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Exhibi
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.finetuning", workdir="results/finetuning"
-  )
-  command.add_training(parser)
-  parser.add_argument(
-    "--tasks",
-    type=some_of(real_tasks.TASKS),
-    default=list(real_tasks.TASKS),
-    help=f"some of {','.join(real_tasks.TASKS)} (default: all)",
-  )
-  parser.add_argument(
-    "--seeds",
-    type=positive,
-    help=f"runs of each arm (default: {SEEDS}; 1 for squad and with --quick)",
-  )
+  parser = command.make_parser(__doc__, "finetuning", workdir="results/finetuning")
+  command.add_training(parser, seeds=f"{SEEDS}, or 1 for squad")
+  add_some(parser, "--tasks", real_tasks.TASKS)
   options = parser.parse_args(arguments)
   line = "python -m experiments.finetuning --data FOLDER"
   if options.tasks != list(real_tasks.TASKS):
     line += f" --tasks {','.join(options.tasks)}"
-  part = command.make_part(options, line + " --quick" * options.quick)
   maker = functools.partial(exhibits, names=options.tasks)
-  return command.run_part(maker, part)
+  return command.run_part(maker, command.make_part(options, line))
 
 
 if __name__ == "__main__":

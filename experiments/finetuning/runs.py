@@ -7,9 +7,9 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.small_bert import machine_and_device
-from experiments.lab import records
-from experiments.lab.study import (
+from lab import records
+from lab.machine import machine_and_device
+from lab.studies.study import (
   agrees,
   dataset_digest,
   prepare_data,

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import tqdm
 
 import packing
-from experiments.lab import command
 from experiments.load_balance import gumbel, measured
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.pictures import draw
@@ -31,6 +30,7 @@ from experiments.load_balance.simulation import Lengths, Way, simulate, summaris
 from experiments.load_balance.tables import tables
 from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
+from lab import command
 from training.record.files import write_json
 
 HISTOGRAM = "wikipedia_512"
@@ -144,9 +144,7 @@ def run(
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.load_balance", workdir="results/load_balance"
-  )
+  parser = command.make_parser(__doc__, "load_balance", workdir="results/load_balance")
   parser.add_argument(
     "--coefficients",
     metavar="FILE",

@@ -21,13 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import packing
-from benchmarks import small_bert
-from benchmarks.steps import Trainer, compile_step, full_rows, in_turns, random_batch
 from experiments.load_balance import cost
 from experiments.load_balance.cost import Coefficients, Measurement
 from experiments.load_balance.simulation import Lengths, draw
 from experiments.load_balance.together import compare, run_together, time_together, use_cpu
 from experiments.load_balance.ways import UNPADDING
+from lab.machine import machine_and_device
+from lab.timing.models import make_program
+from lab.timing.steps import Trainer, compile_step, full_rows, random_batch
+from lab.timing.turns import in_turns
 from model import losses
 from training.mesh import put_batch
 from training.record.parameters import count_parameters
@@ -64,11 +66,11 @@ def measure(
 
 def measure_device(*, quick: bool) -> dict[str, Any]:
   """Steps of this machine, and the coefficients fitted to them."""
-  program = small_bert.make_program(SIZE[quick], longest=max(ROW_LENGTHS[quick]))
+  program = make_program(SIZE[quick], longest=max(ROW_LENGTHS[quick]))
   measurements = measure(program, ROW_LENGTHS[quick], ROWS[quick], rounds=ROUNDS[quick])
   fitted, errors = cost.fit(measurements)
   return {
-    "machine": small_bert.machine_and_device(),
+    "machine": machine_and_device(),
     "model": f"BERT-{SIZE[quick]}",
     "parameters": count_parameters(program.abstract_state()["params"]),
     "coefficients": dataclasses.asdict(fitted),
@@ -130,7 +132,7 @@ def _work(
 ) -> list[float]:
   """Computes one device's shares; for each, its seconds."""
   use_cpu()
-  program = small_bert.make_program(size, longest=longest)
+  program = make_program(size, longest=longest)
   params = program.init()["params"]
   zeros = jax.tree.map(jnp.zeros_like, params)
   rng = np.random.default_rng(device)

@@ -8,8 +8,8 @@ from typing import Any
 
 import matplotlib.ticker
 
-from experiments.lab.pictures import COLOURS, figure, save
 from experiments.load_balance import ways
+from lab.pictures import COLOURS, figure, save
 
 SPEEDUP = "speed-up over padding"
 

@@ -22,10 +22,10 @@ import numpy as np
 import tqdm
 
 import packing
-from experiments.lab import command, real_data
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan, digest, made_once
 from experiments.load_balance import skipping_report
+from lab import command, real_data
+from lab.part import Part
+from lab.plans import cached_plan, digest, made_once
 from packing import Cost, Plan
 from pipeline.sources.textfiles import lines_of
 from pipeline.tokenizer import load_tokenizer
@@ -235,9 +235,7 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.load_balance.skipping", workdir="results/skipping"
-  )
+  parser = command.make_parser(__doc__, "load_balance.skipping", workdir="results/skipping")
   command.add_data(parser)
   options = parser.parse_args(arguments)
   folder = command.folder_of(options)

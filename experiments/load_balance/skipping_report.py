@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.lab.pictures import COLOURS, PERCENT, figure, save
 from experiments.load_balance.tables import by_devices
+from lab.pictures import COLOURS, PERCENT, figure, save
 
 _SHOWN = (  # ways in pictures, with their style; tables have all ways
   ("random packs", "o-"),

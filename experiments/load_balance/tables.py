@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.lab.report import table
 from experiments.load_balance.ways import UNPADDING
+from lab.report import table
 
 Columns = Mapping[str, str]  # by header, a format of the row's fields
 

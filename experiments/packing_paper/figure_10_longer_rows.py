@@ -11,11 +11,11 @@ import pathlib
 from collections.abc import Mapping
 
 import packing
-from experiments.lab.exhibits import Exhibit, judged, to_the_digit
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, figure, save
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, judged, to_the_digit
+from lab.part import Part
+from lab.pictures import COLOURS, figure, save
+from lab.plans import cached_plan
+from lab.report import table
 
 LENGTHS = (128, 384, 512, 1024, 2048)
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, None)

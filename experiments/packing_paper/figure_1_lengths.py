@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import Exhibit, Value, to_the_digit
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, PERCENT, figure, save
-from experiments.lab.report import table
 from experiments.packing_paper.figure_10_longer_rows import theoretical_speedup
+from lab.exhibits import Exhibit, Value, to_the_digit
+from lab.part import Part
+from lab.pictures import COLOURS, PERCENT, figure, save
+from lab.report import table
 
 # By figure: what it shows, the histograms, what the paper says.
 GROUPS = {

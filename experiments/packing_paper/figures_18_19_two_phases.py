@@ -21,16 +21,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.report import table
-from experiments.lab.statistics import equivalent, larger, mean_and_sd, not_more
-from experiments.lab.study import Arm, ByArm, Study
 from experiments.packing_paper.curves import arms as curves
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_difference
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.report import table
+from lab.statistics import equivalent, larger, mean_and_sd, not_more
+from lab.studies.paired_run import held_out
+from lab.studies.study import Arm, ByArm, Study
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: as BERT's 900,000 of 1,000,000 steps

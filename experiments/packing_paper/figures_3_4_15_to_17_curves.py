@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
 from experiments.packing_paper.curves import ablation, arms, claims
+from lab.exhibits import Exhibit
+from lab.part import Part
 
 
 def exhibits(part: Part) -> list[Exhibit]:

@@ -14,15 +14,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.lab import real_data
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.statistics import equivalent, larger
-from experiments.lab.study import Arm
 from experiments.packing_paper.curves.arms import QUICK, make_study
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import comparison, mean_difference
+from lab import real_data
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.statistics import equivalent, larger
+from lab.studies.paired_run import held_out
+from lab.studies.study import Arm
 
 ARMS = ("packed", "constant", "no_mask")
 FIELDS: dict[str, Any] = {

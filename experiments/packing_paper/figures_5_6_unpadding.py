@@ -10,12 +10,12 @@ import pathlib
 import numpy as np
 import scipy.stats
 
-from experiments.lab.exhibits import Exhibit, to_the_digit, within
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, figure, save
 from experiments.load_balance import gumbel
 from experiments.load_balance.gumbel import MOST, Gumbel
 from experiments.load_balance.pictures import SPEEDUP, device_axes
+from lab.exhibits import Exhibit, to_the_digit, within
+from lab.part import Part
+from lab.pictures import COLOURS, figure, save
 
 DRAWS = 100_000  # to check the integral: the paper draws
 

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.statistics import equivalent, larger
-from experiments.lab.study import Arm, ByArm, Study
 from experiments.packing_paper.curves import arms
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import comparison, mean_difference
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.statistics import equivalent, larger
+from lab.studies.paired_run import held_out
+from lab.studies.study import Arm, ByArm, Study
 
 _BETAS = {"packing.adjust": "lamb_betas"}
 _APART = {"packing.adjust": "reduce_batch", "model.attention_mask": "token_type"}

@@ -17,10 +17,6 @@ import dataclasses
 from typing import Any
 
 from experiments.finetuning import pretrained
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.statistics import larger
-from experiments.lab.study import Arm, Study
 from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import (
   lasting,
@@ -29,6 +25,10 @@ from experiments.packing_paper.curves.arms import (
   of_sentences,
 )
 from experiments.packing_paper.curves.claims import long_enough
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.statistics import larger
+from lab.studies.study import Arm, Study
 
 _GREEDY: dict[str, Any] = {
   "packing.algorithm": "greedy",

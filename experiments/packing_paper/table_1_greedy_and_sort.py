@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 
 import packing
-from benchmarks import speedup, steps
-from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import quartiles, spread
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.plans import digest, made_once
-from experiments.lab.report import table
+from benchmarks import speedup
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, greedy_plan
+from lab.exhibits import Exhibit
+from lab.machine import machine_and_device
+from lab.part import Part
+from lab.plans import digest, made_once
+from lab.report import table
+from lab.statistics import quartiles, spread
+from lab.timing import steps, turns
 from training.mesh import make_mesh, put_batch
 
 SIZE = "mini"
@@ -40,7 +41,7 @@ def measure_lengths(part: Part) -> dict[str, Any]:
   lengths = LENGTHS[part.quick]
   rounds = ROUNDS[part.quick]
   measured = {"machine": machine_and_device(), "lengths": lengths, "rounds": rounds}
-  measured["clock"] = steps.steadiest_clock()
+  measured["clock"] = turns.steadiest_clock()
   path = part.folder / "measured" / f"sorted-{digest(measured)}.json"
   made = made_once(path, lambda: measured | {"record": _measure_lengths(lengths, rounds)})
   return made["record"]
@@ -48,7 +49,7 @@ def measure_lengths(part: Part) -> dict[str, Any]:
 
 def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:
   compiling, runs, trainer = {}, {}, None
-  clock = steps.steadiest_clock()
+  clock = turns.steadiest_clock()
   now = time.process_time if clock == "processor" else time.perf_counter
   for length in lengths:
     program = speedup.make_programs(SIZE, "xla", "float32", ROW)["unpacked"]
@@ -59,7 +60,7 @@ def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:
     step = steps.compile_step(program, batch)
     compiling[length] = now() - start
     runs[length] = trainer.runs(step, [batch])
-  seconds = steps.in_turns(runs, rounds=rounds, name="sorted batches", clock=clock)
+  seconds = turns.in_turns(runs, rounds=rounds, name="sorted batches", clock=clock)
   return {
     "compiling": list(compiling.values()),
     "steps": [seconds[length].tolist() for length in lengths],
@@ -150,7 +151,7 @@ def exhibits(part: Part) -> list[Exhibit]:
       "compiled for a length is used for "
       f"{batches.num_batches / batches.num_shapes:,.0f} batches of {batches.batch_size} on "
       "average. Compiling and steps were timed at "
-      f"{', '.join(map(str, LENGTHS[part.quick]))} tokens, in {steps.steadiest_clock()} "
+      f"{', '.join(map(str, LENGTHS[part.quick]))} tokens, in {turns.steadiest_clock()} "
       f"time, in {ROUNDS[part.quick]} rounds (median and quartiles are shown), and "
       "interpolated linearly at other lengths; shorter rows count as the shortest. Sorted "
       "batches also avoid the attention of longer rows, which packs compute. "

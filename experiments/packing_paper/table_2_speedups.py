@@ -14,12 +14,13 @@ import numpy as np
 
 import packing
 from benchmarks import speedup
-from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import median_interval, spread, steadiest_clock
-from experiments.lab.exhibits import Exhibit, Statement, judged
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan, digest, made_once
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, Statement, judged
+from lab.machine import machine_and_device
+from lab.part import Part
+from lab.plans import cached_plan, digest, made_once
+from lab.report import table
+from lab.statistics import median_interval, spread
+from lab.timing.turns import steadiest_clock
 
 # model, row length: packing factor and realised speed-up
 TABLE_2 = {

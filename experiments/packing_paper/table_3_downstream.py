@@ -16,12 +16,12 @@ import numpy as np
 from experiments.finetuning import local_tasks, pretrained
 from experiments.finetuning.pretrained import Models, Scores
 from experiments.finetuning.real_tasks import Files
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part, machine_of_runs
-from experiments.lab.report import table
-from experiments.lab.statistics import SCORE_MARGIN, same_score
-from experiments.lab.study import Study
 from experiments.packing_paper.curves.arms import make_study
+from lab.exhibits import Exhibit
+from lab.part import Part, machine_of_runs
+from lab.report import table
+from lab.statistics import SCORE_MARGIN, same_score
+from lab.studies.study import Study
 
 # The task of GLUE whose config is used. Not cola (word order): there, models of this size
 # differ by 1 to 8 points from seed to seed. Not qqp (whether two sentences follow each

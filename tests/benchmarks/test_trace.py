@@ -1,10 +1,7 @@
-"""Kinds of operations; benchmarks.trace runs in a process, since it sets a flag of XLA."""
+"""Kinds of operations; test_accelerator.py has a trace of real steps."""
 
-import json
 
 from benchmarks.trace import by_kind, kind_of_kernel, kind_table
-from tests import forked
-from tests.programs import ROOT
 
 # From a trace of BERT-base on an H200.
 KERNELS = {
@@ -59,15 +56,3 @@ def test_of_a_trace_of_a_gpu_only_streams_count():
   assert by_kind([]) == {}
   of_cpu = by_kind([named("process_name", "/host:CPU", pid=2), event("dot.3", 1.0, 2, 5)])
   assert of_cpu == {"products": {"seconds": 1e-6, "launches": 1}}
-
-
-def test_a_trace_of_a_step_has_its_products(tmp_path):
-  path = tmp_path / "trace.json"
-  words = ["--size", "tiny", "--sequences", "8", "--batch-size", "4", "--json", str(path)]
-  result = forked.run(["-m", "benchmarks.trace", *words], cwd=ROOT)
-  assert result.returncode == 0, result.stderr
-  kinds = json.loads(path.read_text())["kinds"]
-  seconds = {kind: sums["seconds"] for kind, sums in kinds.items()}
-  assert seconds["products"] > 0.2 * sum(seconds.values())
-  assert seconds["element by element"] > 0
-  assert "| products |" in result.stdout

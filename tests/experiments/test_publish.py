@@ -9,12 +9,12 @@ import shutil
 import pytest
 
 from experiments import publish, reproduce
-from experiments.lab import part as lab
-from experiments.lab import records, report
-from experiments.lab.exhibits import Exhibit, Statement
-from experiments.lab.part import Part
-from experiments.lab.statistics import judge, larger
 from experiments.packing_paper import table_4_strategies as strategies
+from lab import part as parts
+from lab import records, report
+from lab.exhibits import Exhibit, Statement
+from lab.part import Part
+from lab.statistics import judge, larger
 
 PACKING = publish.ROOT / publish.PACKING
 ALONE = {name: publish.ROOT / folder for name, folder in publish.ALONE.items()}
@@ -110,7 +110,7 @@ def test_only_parts_that_were_made_are_replaced(tmp_path):
   before = published(PACKING) | {"strategies": []}
   kept = {name: [vars(x) for x in part] for name, part in before.items()}
   (root / publish.PACKING / "exhibits.json").write_text(json.dumps(kept))
-  made = lab.make(strategies.exhibits, Part(results / "strategies", "the command"))
+  made = parts.make(strategies.exhibits, Part(results / "strategies", "the command"))
   runs = {
     "learning_curves/runs/packed,seed=1.json": publish.PACKING,
     "learning_curves/minutes.json": publish.PACKING,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.lab import report
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.statistics import mean_and_sd, paired_difference
-from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
+from lab import report
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.statistics import mean_and_sd, paired_difference
+from lab.studies.paired_run import held_out
+from lab.studies.study import ByArm, Results
 
 _BY_LENGTH = "mlm_accuracy_by_length"
 NAMES = {

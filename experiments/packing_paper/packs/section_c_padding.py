@@ -10,10 +10,10 @@ import math
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import Exhibit, Value, within
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, Value, within
+from lab.part import Part
+from lab.plans import cached_plan
+from lab.report import table
 
 PHASES = {128: 900_000, 512: 100_000}  # steps with rows of so many tokens
 LONGEST = 512

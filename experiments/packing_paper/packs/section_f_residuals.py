@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import Exhibit, to_the_digit, within
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, figure, save
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, to_the_digit, within
+from lab.part import Part
+from lab.pictures import COLOURS, figure, save
+from lab.plans import cached_plan
+from lab.report import table
 
 WIKIPEDIA, SQUAD = "wikipedia_512", "squad_1_1_384"
 SHORTEST = (-4620, -4553, -4612, -4614, -3723, -3936, -3628, -3970)  # lengths 1 to 8

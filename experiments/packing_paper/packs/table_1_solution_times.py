@@ -13,12 +13,12 @@ import time
 from typing import Any
 
 import packing
-from benchmarks.machine import machine
-from experiments.lab.exhibits import Exhibit, judged
-from experiments.lab.part import Part
-from experiments.lab.plans import digest, made_once, solvers
-from experiments.lab.report import table
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA
+from lab.exhibits import Exhibit, judged
+from lab.machine import machine
+from lab.part import Part
+from lab.plans import digest, made_once, solvers
+from lab.report import table
 
 # By algorithm and depth, the seconds that the paper prints.
 SECONDS: dict[tuple[str, int | None], str] = {

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import (
+from lab.exhibits import (
   Exhibit,
   Value,
   agreeing,
@@ -23,9 +23,9 @@ from experiments.lab.exhibits import (
   to_the_digit,
   within,
 )
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.part import Part
+from lab.plans import cached_plan
+from lab.report import table
 
 WIKIPEDIA, SQUAD = "wikipedia_512", "squad_1_1_384"
 _COUNTS = ("strategies", "packs", "tokens", "padding tokens")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.study import Study
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper.real_weights import figures_3_4_curves as curves
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.studies.study import Study
 
 SHORT, FULL = 128, curves.ROW_LENGTH  # tokens of a row
 BATCH = {SHORT: 19, FULL: curves.BATCH}  # sequences a step: about as many real tokens

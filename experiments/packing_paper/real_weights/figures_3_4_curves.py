@@ -19,12 +19,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.lab import real_data
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.study import Study
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS, lasting
+from lab import real_data
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.studies.study import Study
 from training import init_from
 
 WEIGHTS = "minilm-l6-h384"

@@ -15,10 +15,10 @@ import numpy as np
 
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.statistics import same_score
 from experiments.packing_paper.real_weights import figures_3_4_curves as curves
+from lab.exhibits import Exhibit
+from lab.part import Part
+from lab.statistics import same_score
 
 GLUE = ("mrpc", "stsb", "sst2")
 ABOUT_TASKS = (

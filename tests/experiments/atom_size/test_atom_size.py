@@ -9,7 +9,6 @@ import hypothesis
 import numpy as np
 import pytest
 
-from benchmarks.machine import machine
 from experiments.atom_size import __main__ as atom_size
 from experiments.atom_size import layouts, perplexities, runs
 from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
@@ -17,10 +16,11 @@ from experiments.atom_size.results import mean_nats
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
 from experiments.atom_size.steps import predicted_rows, steps_an_epoch
 from experiments.atom_size.text import filtering
-from experiments.lab import part as lab
-from experiments.lab import records
-from experiments.lab.part import Part
-from experiments.lab.study import Arm, identity
+from lab import part as parts
+from lab import records
+from lab.machine import machine
+from lab.part import Part
+from lab.studies.study import Arm, identity
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
@@ -302,7 +302,7 @@ def small():
 def made(text, small, tmp_path_factory):
   folder = tmp_path_factory.mktemp("made")
   part = Part(folder, "the command", quick=True, jobs=2, data=str(text))
-  return part, lab.make(functools.partial(atom_size.exhibits, scale=TINY), part)
+  return part, parts.make(functools.partial(atom_size.exhibits, scale=TINY), part)
 
 
 @pytest.mark.slow

@@ -16,10 +16,10 @@ from experiments.contamination.study import make_study
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs
-from experiments.lab.paired_run import EVALUATED
-from experiments.lab.part import Part
-from experiments.lab.streams import CUT
-from experiments.lab.study import Study
+from lab.part import Part
+from lab.studies.paired_run import EVALUATED
+from lab.studies.streams import CUT
+from lab.studies.study import Study
 from packing import InputError
 from tests.experiments import encoders
 from training.record.files import write_json

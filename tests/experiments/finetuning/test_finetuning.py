@@ -15,9 +15,9 @@ import pipeline
 from configs import glue
 from experiments.finetuning import __main__ as finetuning
 from experiments.finetuning import local_tasks, real_tasks, runs
-from experiments.lab import command, real_data, records
-from experiments.lab.part import Part
-from experiments.lab.study import agrees
+from lab import command, real_data, records
+from lab.part import Part
+from lab.studies.study import agrees
 from tests import shared_data
 from tests.experiments import encoders
 from tests.markdown import ROOT

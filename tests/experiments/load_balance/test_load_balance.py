@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import packing
-from benchmarks import small_bert
 from experiments.load_balance import __main__ as load_balance
 from experiments.load_balance import cost as step_time
 from experiments.load_balance import gumbel, measured
@@ -15,6 +14,7 @@ from experiments.load_balance import simulation as imbalance
 from experiments.load_balance import ways as batching
 from experiments.load_balance.cost import Coefficients, Measurement, Network
 from experiments.load_balance.simulation import Deal, Lengths
+from lab.timing import models
 
 COSTS = Coefficients(step=0.7, row=0.3, token=0.02, token_pair=0.0005)
 NETWORK = Network(gradient_bytes=1e6, bandwidth=1e8, latency=1e-4)
@@ -205,7 +205,7 @@ class TestCosts:
 
   @pytest.mark.slow
   def test_real_steps_are_measured(self):
-    program = small_bert.make_program("tiny", longest=16)
+    program = models.make_program("tiny", longest=16)
     (found,) = measured.measure(program, [16], [3], rounds=3)
     assert (found.row_length, found.rows) == (16, 3)
     assert 0 < found.low <= found.seconds <= found.high

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import packing
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
 from experiments.load_balance import skipping
 from experiments.load_balance.skipping import WAYS, Case, simulate
+from lab.part import Part
+from lab.plans import cached_plan
 from pipeline.tokenizer import SPECIAL_TOKENS
 
 CASE = Case("wikipedia_2048", 2048)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from experiments.lab.paired_run import EVALUATED
-from experiments.lab.part import Part
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS
+from lab.part import Part
+from lab.studies.paired_run import EVALUATED
 
 SEEDS = 3
 SPEED = {

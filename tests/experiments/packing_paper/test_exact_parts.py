@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 import packing
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
 from experiments.packing_paper import figure_10_longer_rows as longer_rows
 from experiments.packing_paper import section_3_model_changes as model_changes
 from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
@@ -14,6 +12,8 @@ from experiments.packing_paper import table_4_strategies as strategies
 from experiments.packing_paper.packs import section_c_padding as padding
 from experiments.packing_paper.packs import table_1_solution_times as solution_times
 from experiments.packing_paper.packs import tables_1_5_6_7_packing as tables
+from lab.exhibits import Exhibit
+from lab.part import Part
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-from experiments.lab import paired_run
-from experiments.lab.part import Part
 from experiments.packing_paper.real_weights import figures_3_4_curves as real_weights
 from experiments.packing_paper.real_weights import figures_18_19_phases as phases
 from experiments.packing_paper.real_weights import table_3_downstream as table_3
+from lab.part import Part
+from lab.studies import paired_run
 from model import hf
 from packing import InputError
 from tests.experiments import encoders

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from experiments.finetuning import local_tasks, pretrained
-from experiments.lab.paired_run import EVALUATED
-from experiments.lab.part import Part
-from experiments.lab.study import Study
 from experiments.packing_paper import figures_3_4_other_text as other_text
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper import section_c_other_ways as other_ways
@@ -16,6 +13,9 @@ from experiments.packing_paper import section_i_next_sentence as next_sentence
 from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.figures_18_19_two_phases import Phase
+from lab.part import Part
+from lab.studies.paired_run import EVALUATED
+from lab.studies.study import Study
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
 

@@ -14,10 +14,10 @@ import pytest
 from ml_collections import ConfigDict
 
 import packing
-from benchmarks.machine import machine
-from experiments.lab import streams, study
-from experiments.lab.paired_run import make_schedule
-from experiments.lab.study import Arm, Study
+from lab.machine import machine
+from lab.studies import streams, study
+from lab.studies.paired_run import make_schedule
+from lab.studies.study import Arm, Study
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
 from pipeline.batches.loader import PackedLoader
@@ -350,7 +350,7 @@ def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
   write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "a digest"}})
   program = tmp_path / "timed.py"
   program.write_text(
-    "from experiments.lab.study import worker\n"
+    "from lab.studies.study import worker\n"
     "worker(lambda arm, config, keep_in: {'seconds': 1.0})\n"
   )
   options = [f"--config={ROOT}/configs/quickstart.py", f"--out={tmp_path / 'timed.json'}"]

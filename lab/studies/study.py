@@ -18,9 +18,9 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from benchmarks.small_bert import machine_and_device
-from experiments.lab import records
-from experiments.lab.streams import BATCHES, ONE_A_ROW
+from lab import records
+from lab.machine import machine_and_device
+from lab.studies.streams import BATCHES, ONE_A_ROW
 from model import weights
 from training import command, memory
 from training.command import Stopped
@@ -81,7 +81,7 @@ class Study:
   seeds: int = SEEDS  # of each arm, from 1; seed 0 is for choosing the recipe
   jobs: int = 1  # runs at a time
   config: str = "configs/quickstart.py"  # the file that all runs start from
-  module: str = "experiments.lab.paired_run"  # makes a run, by `worker`
+  module: str = "lab.studies.paired_run"  # makes a run, by `worker`
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:

@@ -15,8 +15,8 @@ import numpy
 import scipy
 
 import packing
-from experiments.lab import records
-from experiments.lab.part import Part
+from lab import records
+from lab.part import Part
 from training.record.files import write_json
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.lab.statistics import (
+from lab.statistics import (
   equivalent,
   judge,
   larger,

@@ -1,6 +1,6 @@
 """One run of a paired study: an arm with a seed, in a process of its own.
 
-  python -m experiments.lab.paired_run --config=configs/quickstart.py --config.seed=0 \\
+  python -m lab.studies.paired_run --config=configs/quickstart.py --config.seed=0 \\
       --config.packing.adjust=reduce_batch --batches=unpacked --out=unpacked.json
 
 Runs of one seed start from the same weights and see the same packs in the same order:
@@ -25,9 +25,9 @@ from ml_collections import ConfigDict
 
 import packing
 import pipeline
-from experiments.lab.fit import fit
-from experiments.lab.streams import CUT, stream
-from experiments.lab.study import Arm, Results, worker
+from lab.studies.fit import fit
+from lab.studies.streams import CUT, stream
+from lab.studies.study import Arm, Results, worker
 from model import hf, weights
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import init_from

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.machine import machine
-from experiments.lab import records, report
-from experiments.lab.exhibits import Agreement, Exhibit, Value
-from experiments.lab.real_data import VARIABLE
+from lab import records, report
+from lab.exhibits import Agreement, Exhibit, Value
+from lab.machine import machine
+from lab.real_data import VARIABLE
 from model.weights import WeightsError
 from packing import InputError
 from training.errors import ConfigError
@@ -62,7 +62,7 @@ class Part:
     if self.data is None:
       raise InputError(
         f"--data is not given; expected a folder with real data (or {VARIABLE}), as "
-        "experiments/lab/real_data.py lists it."
+        "lab/real_data.py lists it."
       )
     return self.data
 
