@@ -19,6 +19,7 @@ import time
 from lab import command, report
 from lab import part as parts
 from lab.options import add_some
+from lab.part import Part
 from training.command import Stopped
 from training.record.files import write_text
 
@@ -53,15 +54,16 @@ COMMAND = "python -m experiments.reproduce --only"
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   parser = command.make_parser(__doc__, "reproduce", workdir="results")
+  parser.add_argument("--quick", action="store_true", help="a little of everything")
   add_some(parser, "--only", PARTS)
-  command.add_training(parser, seeds="3 to 8, by part")
+  command.add_training(parser, seeds="3 to 8, by part; 1 with --quick")
   options = parser.parse_args(arguments)
   return command.run(lambda: reproduce(options))
 
 
 def reproduce(options: argparse.Namespace) -> int:
   """Makes the parts and the report; returns the exit status."""
-  folder = command.folder_of(options)
+  folder = options.workdir / "quick" if options.quick else options.workdir
   failures: dict[str, str] = {}
   folder.mkdir(parents=True, exist_ok=True)
   names = [name for name in PARTS if name in options.only]
@@ -73,8 +75,16 @@ def reproduce(options: argparse.Namespace) -> int:
     _say(f"{title} ...")
     module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
     line = f"{COMMAND} {name}{' --data FOLDER' * (name in REAL)}"
+    part = Part(
+      folder / name,
+      line + " --quick" * options.quick,
+      quick=options.quick,
+      seeds=options.seeds,
+      jobs=options.jobs,
+      data=options.data,
+    )
     try:
-      parts.make(module.exhibits, command.make_part(options, line, name))
+      parts.make(module.exhibits, part)
     except (Stopped, *parts.MISTAKES) as error:
       failures[name] = str(error)
       _say(f"{title}: failed: {error}")

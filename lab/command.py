@@ -18,9 +18,8 @@ from training.sweep.jobs import cores
 
 
 def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:
-  """The parser of `experiments.MODULE`, with the options --quick and --workdir."""
+  """The parser of `experiments.MODULE`, with the option --workdir."""
   parser = lab.make_parser(doc, f"experiments.{module}")
-  parser.add_argument("--quick", action="store_true", help="a little of everything")
   lab.add(parser, "--workdir", pathlib.Path(workdir), "where to write", type=pathlib.Path)
   return parser
 
@@ -40,31 +39,8 @@ def add_training(parser: Parser, *, seeds: str = ""):
   add_data(parser)
   lab.add(parser, "--jobs", len(cores()), "runs at a time")
   if seeds:
-    about = f"runs of each arm (default: {seeds}; 1 with --quick)"
+    about = f"runs of each arm (default: {seeds})"
     parser.add_argument("--seeds", type=positive, help=about)
-
-
-def folder_of(options: argparse.Namespace) -> pathlib.Path:
-  """The folder of --workdir; with --quick, a folder in it."""
-  return options.workdir / "quick" if options.quick else options.workdir
-
-
-def make_part(options: argparse.Namespace, command: str, folder: str = "") -> Part:
-  """The part that the options ask for.
-
-  Args:
-    options: from a parser with the options above.
-    command: that makes the part, without --quick.
-    folder: of the part, in `folder_of(options)`.
-  """
-  return Part(
-    folder_of(options) / folder,
-    command + " --quick" * options.quick,
-    quick=options.quick,
-    seeds=getattr(options, "seeds", None),
-    jobs=options.jobs,
-    data=options.data,
-  )
 
 
 def run(work: Callable[[], int | None]) -> int:
@@ -95,8 +71,19 @@ def run_study(
   return run(work)
 
 
-def run_part(maker: Maker, part: Part) -> int:
-  """Makes the exhibits of a part and prints them; returns `run`'s status."""
+def run_part(
+  maker: Maker, options: argparse.Namespace, command: str, folder: str = ""
+) -> int:
+  """Makes the exhibits of a study and prints them; returns `run`'s status.
+
+  Args:
+    maker: makes the exhibits.
+    options: from a parser with the options of `add_training`.
+    command: that makes the study, as its exhibits name it.
+    folder: of the study, in that of --workdir.
+  """
+  seeds, folder_of_it = getattr(options, "seeds", None), options.workdir / folder
+  part = Part(folder_of_it, command, seeds=seeds, jobs=options.jobs, data=options.data)
 
   def work():
     made = parts.make(maker, part)

@@ -54,6 +54,12 @@ def cached_plan(
   return plan
 
 
+def measured_once(part: Part, name: str, made_from: Any, make: Callable[[], Any]) -> Any:
+  """`made_once` for a measurement of a part; `made_from` is what it depends on."""
+  path = part.folder / "measured" / f"{name}-{digest(made_from)}.json"
+  return made_once(path, make)
+
+
 def made_once(path: pathlib.Path, make: Callable[[], Any]) -> Any:
   """The record of a path (see `lab.records`); if there is none, `make` makes it first."""
   if records.read(path) is None:

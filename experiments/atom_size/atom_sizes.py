@@ -17,11 +17,11 @@ import scipy.stats
 from experiments.atom_size import pictures
 from experiments.atom_size.results import (
   Found,
+  epochs_of,
   held_out,
   mean_nats,
   nats_of,
   segments_of,
-  span,
 )
 from experiments.atom_size.runs import Layout
 from lab.exhibits import Exhibit
@@ -71,15 +71,15 @@ def atom_sizes(
   layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
   runs = {layout: found[layout] for layout in layouts}
   names = {layout: f"{layout.atom:g} S" for layout in layouts}
-  segments = {x: np.array([segments_of(part, run) for run in runs[x]]) for x in layouts}
+  segments = {x: np.array([segments_of(run) for run in runs[x]]) for x in layouts}
   ranks = _ranks(
     {x: segments[x] for x in layouts if x.atom in PAPER_ATOMS.get(row_length, ATOMS)}
   )
   final = {x: segments[x][:, -1] for x in layouts}
   held = {x: np.array([held_out(run) for run in runs[x]]) for x in layouts}
-  nats = {x: [mean_nats(part, run) for run in runs[x]] for x in layouts}
+  nats = {x: [mean_nats(run) for run in runs[x]] for x in layouts}
   if_free = {
-    x: [mean_nats(part, run, free=ends_at_cuts(lengths, x, row_length)) for run in runs[x]]
+    x: [mean_nats(run, free=ends_at_cuts(lengths, x, row_length)) for run in runs[x]]
     for x in layouts
   }
   best, best_held = (
@@ -101,7 +101,7 @@ def atom_sizes(
     {names[x]: runs[x] for x in layouts},
     {names[x]: segments[x] for x in layouts},
     {names[x]: np.array(of_layout) for x, of_layout in ranks.items()},
-    span=span(part, runs[layouts[0]][0]),
+    epochs=epochs_of(runs[layouts[0]][0]),
     title=finding,
   )
   last_epoch = "training perplexity over the last epoch"

@@ -56,8 +56,8 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   for row_length, found in row_lengths.items():
     runs = {layout: found[layout] for layout in NAMES}
     panels[row_length] = {NAMES[x]: of_layout for x, of_layout in runs.items()}
-    final = {x: np.array([segments_of(part, run)[-1] for run in runs[x]]) for x in runs}
-    nats = {x: [mean_nats(part, run) for run in runs[x]] for x in runs}
+    final = {x: np.array([segments_of(run)[-1] for run in runs[x]]) for x in runs}
+    nats = {x: [mean_nats(run) for run in runs[x]] for x in runs}
     steps = {x: runs[x][0]["steps_per_epoch"] for x in runs}
     ratios.append(f"{steps[PADDING] / steps[CONCAT]:.2f} (rows of {row_length})")
     paper = dict(zip((CONCAT, PADDING), PAPER_TABLE_3.get(row_length, ()), strict=False))

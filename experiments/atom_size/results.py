@@ -14,45 +14,31 @@ import numpy as np
 
 from experiments.atom_size import perplexities
 from experiments.atom_size.runs import Layout
-from lab.part import Part
 
 Run = Mapping[str, Any]
 Found = Mapping[Layout, Sequence[Run]]  # a row length's runs, by seed
 
 
-def span(part: Part, run: Run) -> tuple[float, float]:
-  """The start and end, in epochs, of what is compared: the last epoch, or a quick run."""
-  if part.quick:
-    return 0.0, len(run["nats"]) / run["steps_per_epoch"]
-  epochs = _epochs(run)
-  return epochs - 1.0, float(epochs)
-
-
-def _epochs(run: Run) -> int:
+def epochs_of(run: Run) -> int:
+  """The number of epochs of a run; the last is compared."""
   return round(len(run["nats"]) / run["steps_per_epoch"])
 
 
-def segments_of(part: Part, run: Run) -> np.ndarray:
-  """Perplexity in hundredths of the last epoch, or of a quick run."""
-  steps, epochs = run["steps_per_epoch"], _epochs(run)
-  if part.quick:
-    steps, epochs = len(run["nats"]), 1
+def segments_of(run: Run) -> np.ndarray:
+  """Perplexity in hundredths of the last epoch."""
+  steps, epochs = run["steps_per_epoch"], epochs_of(run)
   return perplexities.last_epoch(
     run["nats"], run["targets"], steps_per_epoch=steps, epochs=epochs
   )
 
 
-def mean_nats(part: Part, run: Run, *, free: int = 0) -> float:
-  """The mean loss over `span`.
-
-  `free` tokens of each epoch are taken to cost nothing, and are not counted.
-  """
+def mean_nats(run: Run, *, free: int = 0) -> float:
+  """The mean loss over the last epoch; `free` of its tokens cost nothing, uncounted."""
   middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
-  start, end = span(part, run)
-  compared = middles > start
+  compared = middles > epochs_of(run) - 1
   targets = np.array(run["targets"])[compared]
   nats = float(np.array(run["nats"])[compared] @ targets)
-  return nats / (targets.sum() - free * (end - start))
+  return nats / (targets.sum() - free)
 
 
 def held_out(run: Run) -> float:

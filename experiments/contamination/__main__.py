@@ -168,15 +168,12 @@ def exhibits(part: Part) -> list[Exhibit]:
     InputError: real data are missing.
     Stopped: as by `Study.run`.
   """
-  names = ("sst2", SIMILARITY) if part.quick else real_tasks.GLUE
-  tasks = real_tasks.glue(part.real_data(), part.folder / "text", names, quick=part.quick)
+  tasks = real_tasks.glue(part.real_data(), part.folder / "text")
   study = make_study(part)
   study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
   data = study.runs[0][1].config.data.directory  # exists even if the models were deleted
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
-  overrides |= real_tasks.QUICK if part.quick else {}
-
   runs = pretrained.make_runs(models, tasks, part.folder, overrides)
   pairs = pathlib.Path(tasks[SIMILARITY].held_out_source).read_bytes()
   of_data = hashlib.sha256(pairs).hexdigest()[:8]
@@ -206,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
   command.add_training(parser, seeds="3")
   options = parser.parse_args(arguments)
   line = "python -m experiments.contamination --data FOLDER"
-  return command.run_part(exhibits, command.make_part(options, line))
+  return command.run_part(exhibits, options, line)
 
 
 if __name__ == "__main__":

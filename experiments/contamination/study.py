@@ -39,12 +39,6 @@ OVERRIDES: dict[str, Any] = {
   "train.micro_batch_size": 0,
   "train.duration": "1 epochs",
 }
-QUICK_BYTES = 100_000
-QUICK: dict[str, Any] = {
-  "data.vocab_size": 2048,
-  "train.duration": "500 sequences",
-  "optimizer.warmup": "100 sequences",
-}
 
 
 def make_study(part: Part) -> Study:
@@ -56,9 +50,8 @@ def make_study(part: Part) -> Study:
   source = real_data.write_articles(
     part.real_data(),
     part.folder / "text.txt",
-    at_least=QUICK_BYTES if part.quick else TEXT_BYTES,
+    at_least=TEXT_BYTES,
   )
-  overrides = OVERRIDES | (QUICK if part.quick else {})
-  overrides |= {"data.source": str(source), "data.directory": str(part.folder / "data")}
-  seeds = part.seeds or (1 if part.quick else SEEDS)
+  places = {"data.source": str(source), "data.directory": str(part.folder / "data")}
+  seeds, overrides = part.seeds or SEEDS, OVERRIDES | places
   return Study(part.folder, ARMS, overrides, seeds, part.jobs, config=CONFIG)

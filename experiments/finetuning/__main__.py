@@ -28,8 +28,6 @@ from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import (
   AT_MOST,
   LEARNING_RATE,
-  QUICK,
-  QUICK_EXAMPLES,
   Files,
 )
 from experiments.finetuning.runs import Runs, run_all
@@ -274,12 +272,11 @@ def make_tasks(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Runs
   """
   data = part.real_data()
   overrides = {"model.init_from": str(real_data.find(data, "minilm-l6-h384"))}
-  overrides |= QUICK if part.quick else {}
   made = []
   for name in names:
-    at_most = QUICK_EXAMPLES if part.quick else AT_MOST.get(name, 0)
+    at_most = AT_MOST.get(name, 0)
     files = real_tasks.files(name, data, part.folder / "text", at_most=at_most)
-    seeds = part.seeds or (1 if part.quick or name == "squad" else SEEDS)
+    seeds = part.seeds or (1 if name == "squad" else SEEDS)
     made.append(make_runs(name, files, part.folder, seeds=seeds, overrides=overrides))
   return made
 
@@ -301,7 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
   if options.tasks != list(real_tasks.TASKS):
     line += f" --tasks {','.join(options.tasks)}"
   maker = functools.partial(exhibits, names=options.tasks)
-  return command.run_part(maker, command.make_part(options, line))
+  return command.run_part(maker, options, line)
 
 
 if __name__ == "__main__":

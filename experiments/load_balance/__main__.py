@@ -7,8 +7,7 @@
 Training steps are timed on this machine, the cost of a step is fitted to them, and steps of
 many such devices are simulated, with the lengths of Wikipedia. Then steps of un-padding and
 of packing are measured on the cores of this machine. Writes load_balance.md,
-load_balance.json, coefficients.json and a picture to --workdir. --quick takes a minute, or
-seconds with --coefficients.
+load_balance.json, coefficients.json and a picture to --workdir.
 
 The paper's estimate (section E) is a part of the report, unpadding_estimate.
 """
@@ -52,7 +51,7 @@ class Grid(NamedTuple):
   sequences: int = 2**22
 
 
-QUICK = Grid((1, 16, 256, 4096), (4, 32), 2**16)
+GRID = Grid()
 
 
 def simulate_grid(
@@ -97,9 +96,7 @@ def check_paper_method(
   return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
 
 
-def run(
-  workdir: pathlib.Path, coefficients: str | None, *, quick: bool
-) -> Iterator[dict[str, Any]]:
+def run(workdir: pathlib.Path, coefficients: str | None) -> Iterator[dict[str, Any]]:
   """Yields the result of the simulation, then the same with measured steps.
 
   With a file of coefficients, nothing is measured.
@@ -109,7 +106,6 @@ def run(
     Stopped: a measuring process failed.
   """
   given = None if coefficients is None else read_coefficients(coefficients)
-  grid = QUICK if quick else Grid()
   workdir.mkdir(parents=True, exist_ok=True)
   lengths = Lengths(packing.load_histogram(HISTOGRAM))
   plans = {
@@ -119,7 +115,7 @@ def run(
     for depth in DEPTHS
   }
   use_cpu()  # as the processes that measure steps
-  device = given or measured.measure_device(quick=quick)
+  device = given or measured.measure_device()
   if given is None:
     write_json(workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
@@ -129,17 +125,17 @@ def run(
     "device": device,
     "histogram": HISTOGRAM,
     "network": network._asdict(),
-    "exchange_seconds": {n: network.seconds(n) for n in grid.devices},
+    "exchange_seconds": {n: network.seconds(n) for n in GRID.devices},
     "packing": f"packing, depth {DEPTHS[-1]}",
     "packing_factors": {depth: plan.packing_factor for depth, plan in plans.items()},
     "batch": BATCH,
-    "paper_method": check_paper_method(ways, lengths, sequences=grid.sequences),
-    "rows": simulate_grid(ways, lengths, network, grid),
+    "paper_method": check_paper_method(ways, lengths, sequences=GRID.sequences),
+    "rows": simulate_grid(ways, lengths, network, GRID),
   }
   yield result
   if given is None:
     plan = plans[str(DEPTHS[-1])]
-    yield result | {"measured": measured.run(lengths, plan, costs, quick=quick)}
+    yield result | {"measured": measured.run(lengths, plan, costs)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -151,10 +147,9 @@ def main(arguments: list[str] | None = None) -> int:
     help="simulate a device with the coefficients in this file, and measure nothing",
   )
   options = parser.parse_args(arguments)
-  folder = command.folder_of(options)
   return command.run_study(
-    run(folder, options.coefficients, quick=options.quick),
-    folder / "load_balance",
+    run(options.workdir, options.coefficients),
+    options.workdir / "load_balance",
     tables=tables,
     draw=draw,
   )

@@ -36,12 +36,9 @@ from training.record.parameters import count_parameters
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
 
-# By whether it is quick.
-SIZE = {False: "mini", True: "tiny"}  # of the BERT
-ROW_LENGTHS = {False: (64, 128, 256, 384, 512), True: (64, 256, 512)}  # of fitted steps
-ROWS = {False: (1, 4), True: (1, 3)}
-ROUNDS = {False: 9, True: 3}
-STEPS = {False: 24, True: 2}  # of each way
+SIZE = "mini"  # of the BERT
+ROW_LENGTHS, ROWS, ROUNDS = (64, 128, 256, 384, 512), (1, 4), 9  # of fitted steps
+STEPS = 24  # of each way
 PACKING = "packing"
 BATCH, MULTIPLE, MOST_DEVICES = 8, 128, 8
 
@@ -64,17 +61,17 @@ def measure(
   ]
 
 
-def measure_device(*, quick: bool) -> dict[str, Any]:
+def measure_device() -> dict[str, Any]:
   """Steps of this machine, and the coefficients fitted to them."""
-  program = make_program(SIZE[quick], longest=max(ROW_LENGTHS[quick]))
-  measurements = measure(program, ROW_LENGTHS[quick], ROWS[quick], rounds=ROUNDS[quick])
+  program = make_program(SIZE, longest=max(ROW_LENGTHS))
+  measurements = measure(program, ROW_LENGTHS, ROWS, rounds=ROUNDS)
   fitted, errors = cost.fit(measurements)
   return {
     "machine": machine_and_device(),
-    "model": f"BERT-{SIZE[quick]}",
+    "model": f"BERT-{SIZE}",
     "parameters": count_parameters(program.abstract_state()["params"]),
     "coefficients": dataclasses.asdict(fitted),
-    "rounds": ROUNDS[quick],
+    "rounds": ROUNDS,
     "measurements": [
       x._asdict() | {"relative_error": error}
       for x, error in zip(measurements, errors, strict=True)
@@ -82,9 +79,7 @@ def measure_device(*, quick: bool) -> dict[str, Any]:
   }
 
 
-def run(
-  lengths: Lengths, plan: packing.Plan, costs: Coefficients, *, quick: bool
-) -> dict[str, Any] | None:
+def run(lengths: Lengths, plan: packing.Plan, costs: Coefficients) -> dict[str, Any] | None:
   """How long devices wait for the slowest; None on a machine with one core.
 
   Returns:
@@ -93,7 +88,7 @@ def run(
   Raises:
     Stopped: a process failed.
   """
-  devices, steps = min(len(cores()), MOST_DEVICES), STEPS[quick]
+  devices, steps = min(len(cores()), MOST_DEVICES), STEPS
   if not hasattr(os, "sched_setaffinity") or devices < 2:
     return None
   rng = np.random.default_rng(0)
@@ -107,11 +102,11 @@ def run(
     todo.append([[_batch([[x]], row, 1) for x, row in share] for share in pairs])
     drawn = [[plan.strategies[k] for k in share] for share in packs[step]]
     todo.append([[_batch(share, plan.row_length, depth)] for share in drawn])
-  work = functools.partial(_work, todo, size=SIZE[quick], longest=lengths.longest)
+  work = functools.partial(_work, todo, size=SIZE, longest=lengths.longest)
   seconds = np.array(run_together(work, devices)).T  # [2 steps, devices]
   of_row = costs.row_seconds(plan.row_length)
   return {
-    "model": SIZE[quick],
+    "model": SIZE,
     "devices": devices,
     "batch": BATCH,
     "multiple": MULTIPLE,

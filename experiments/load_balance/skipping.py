@@ -5,8 +5,8 @@
 Rows cost the same only if attention computes whole rows. If it skips pairs of tokens of
 different sequences, its cost in a row is the sum of the squared lengths, and devices wait
 again. The study simulates 1 to 16,384 devices with rows of 512, 2,048 and 8,192 tokens;
-rows of 8,192 hold the documents of FOLDER/text. --quick needs no FOLDER. Writes
-skipping.md, skipping.json and pictures to --workdir, and caches its plans beside it.
+rows of 8,192 hold the documents of FOLDER/text. Writes skipping.md, skipping.json and
+pictures to --workdir, and caches its plans beside it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ CASES = (
   Case(DOCUMENTS, 8192, multiple=64),
 )
 DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-QUICK_CASES = (Case("glue_cola_128", 128), Case("wikipedia_512", 512))
-QUICK_DEVICES = (1, 16, 64)
 
 # -------------------------------------------------------------------------- the plans
 
@@ -152,9 +150,7 @@ WAYS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def simulate(
-  case: Case, plan: Plan, devices: int, *, packs: int = PACKS
-) -> list[dict[str, Any]]:
+def simulate(case: Case, plan: Plan, devices: int) -> list[dict[str, Any]]:
   """A row for each model and way.
 
   `waiting` is the share of time that devices wait; `steps`, the standard deviation of a
@@ -162,7 +158,7 @@ def simulate(
   rows; and `price`, how many times as much a pair may cost before whole rows are as fast.
   """
   batch = devices * case.rows
-  steps = int(np.clip(packs // batch, 16, 200))
+  steps = int(np.clip(PACKS // batch, 16, 200))
   rng = np.random.default_rng([devices, case.row_length])
   shares = plan.repeat_counts / plan.num_packs
   squares = plan.squares[rng.choice(shares.size, steps * batch, p=shares)]
@@ -206,14 +202,12 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
   Raises:
     InputError: the data are missing.
   """
-  workdir, quick = part.folder, part.quick
-  workdir.mkdir(parents=True, exist_ok=True)
-  cases, devices = (QUICK_CASES, QUICK_DEVICES) if quick else (CASES, DEVICES)
+  part.folder.mkdir(parents=True, exist_ok=True)
   histograms = {
-    case: documents(part.real_data(), workdir)
+    case: documents(part.real_data(), part.folder)
     if case.histogram == DOCUMENTS
     else packing.load_histogram(case.histogram)
-    for case in cases
+    for case in CASES
   }
   plans = {
     case: cached_plan(
@@ -222,14 +216,13 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
     for case, lengths in histograms.items()
   }
   result: dict[str, Any] = {
-    "documents": histograms[cases[-1]].source,
+    "documents": histograms[CASES[-1]].source,
     "tokens": TOKENS,
     "rows": [],
   }
-  grid = [(case, n) for case in cases for n in devices]
+  grid = [(case, n) for case in CASES for n in DEVICES]
   for case, n in tqdm.tqdm(grid, "simulating", disable=None):
-    packs = 2**14 if quick else PACKS
-    result["rows"] += simulate(case, plans[case], n, packs=packs)
+    result["rows"] += simulate(case, plans[case], n)
   yield result
 
 
@@ -238,11 +231,9 @@ def main(arguments: list[str] | None = None) -> int:
   parser = command.make_parser(__doc__, "load_balance.skipping", workdir="results/skipping")
   command.add_data(parser)
   options = parser.parse_args(arguments)
-  folder = command.folder_of(options)
-  part = Part(folder, "", quick=options.quick, data=options.data)
   return command.run_study(
-    run(part),
-    folder / "skipping",
+    run(Part(options.workdir, "", data=options.data)),
+    options.workdir / "skipping",
     tables=skipping_report.tables,
     draw=skipping_report.draw,
   )

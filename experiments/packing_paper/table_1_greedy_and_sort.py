@@ -20,7 +20,7 @@ from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, gr
 from lab.exhibits import Exhibit
 from lab.machine import machine_and_device
 from lab.part import Part
-from lab.plans import digest, made_once
+from lab.plans import measured_once
 from lab.report import table
 from lab.statistics import quartiles, spread
 from lab.timing import steps, turns
@@ -38,13 +38,14 @@ def measure_lengths(part: Part) -> dict[str, Any]:
 
   Both are on the steadier clock, which on a CPU is processor time.
   """
-  lengths = LENGTHS[part.quick]
-  rounds = ROUNDS[part.quick]
+  lengths, rounds = LENGTHS[part.quick], ROUNDS[part.quick]
   measured = {"machine": machine_and_device(), "lengths": lengths, "rounds": rounds}
   measured["clock"] = turns.steadiest_clock()
-  path = part.folder / "measured" / f"sorted-{digest(measured)}.json"
-  made = made_once(path, lambda: measured | {"record": _measure_lengths(lengths, rounds)})
-  return made["record"]
+
+  def make() -> dict[str, Any]:
+    return measured | {"record": _measure_lengths(lengths, rounds)}
+
+  return measured_once(part, "sorted", measured, make)["record"]
 
 
 def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from benchmarks import speedup
 from lab.exhibits import Exhibit, Statement, judged
 from lab.machine import machine_and_device
 from lab.part import Part
-from lab.plans import cached_plan, digest, made_once
+from lab.plans import cached_plan, measured_once
 from lab.report import table
 from lab.statistics import median_interval, spread
 from lab.timing.turns import steadiest_clock
@@ -56,7 +56,6 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
     "rounds": ROUNDS[part.quick],
     "width": WIDTH,
   }
-  name = f"{size}-{plan.row_length}-{plan.algorithm}-{digest(measured)}.json"
 
   def make() -> dict[str, Any]:
     (record,) = speedup.measure(
@@ -71,7 +70,8 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
     )
     return measured | {"record": record}
 
-  return made_once(part.folder / "measured" / name, make)["record"]
+  name = f"{size}-{plan.row_length}-{plan.algorithm}"
+  return measured_once(part, name, measured, make)["record"]
 
 
 def enough(what: str, record: dict[str, Any]) -> Statement:

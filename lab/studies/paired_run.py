@@ -32,7 +32,7 @@ from model import hf, weights
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import init_from
 from training.config import make_optimizer
-from training.errors import ConfigError
+from training.errors import check
 from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh
 from training.recipe import Recipe, resolve
@@ -66,21 +66,13 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
   Raises:
     ConfigError: a value that no recipe can have, or no paired run.
   """
-  if config.train.micro_batch_size:
-    raise ConfigError(
-      f"config.train.micro_batch_size is {config.train.micro_batch_size}; expected 0, "
-      "since the number of rows of unpacked steps varies."
-    )
-  if config.packing.algorithm == "online":
-    raise ConfigError(
-      "config.packing.algorithm is 'online', which makes no plan; expected another, since "
-      "all arms follow one plan."
-    )
-  if batches in CUT and config.model.next_sentence:
-    raise ConfigError(
-      f"config.model.next_sentence is True; expected False with batches={batches}, whose "
-      "rows cut through pairs and have no next-sentence labels."
-    )
+  micro, algorithm = config.train.micro_batch_size, config.packing.algorithm
+  check(not micro, "train.micro_batch_size", micro, "0, as rows of unpacked steps vary")
+  planned = "another, since all arms follow one plan"
+  check(algorithm != "online", "packing.algorithm", algorithm, planned)
+  if batches in CUT:
+    expected = f"False with batches={batches}, whose rows cut through pairs"
+    check(not config.model.next_sentence, "model.next_sentence", True, expected)
   before, recipe = resolve(
     config,
     packing_factor=plan.packing_factor,

@@ -17,7 +17,7 @@ from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA
 from lab.exhibits import Exhibit, judged
 from lab.machine import machine
 from lab.part import Part
-from lab.plans import digest, made_once, solvers
+from lab.plans import measured_once, solvers
 from lab.report import table
 
 # By algorithm and depth, the seconds that the paper prints.
@@ -53,7 +53,6 @@ def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
   """The numbers of a plan, and the processor seconds to make it; measured once."""
   histogram = packing.load_histogram(QUICK if part.quick else WIKIPEDIA)
   measured = [histogram.sha256, algorithm, depth, solvers(), machine()]
-  path = part.folder / "measured" / f"{algorithm}-{depth or 'max'}-{digest(measured)}.json"
 
   def make() -> dict[str, Any]:
     seconds: list[float] = []
@@ -71,7 +70,7 @@ def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
       "seconds": statistics.median(seconds),
     }
 
-  return made_once(path, make)
+  return measured_once(part, f"{algorithm}-{depth or 'max'}", measured, make)
 
 
 def solution_times(part: Part) -> Exhibit:
