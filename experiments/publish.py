@@ -18,7 +18,6 @@ yet: records by which the commands recognise a finished run, in one file a study
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import pathlib
@@ -29,6 +28,7 @@ from experiments.reproduce import PARTS
 from lab import part as parts
 from lab import records, report
 from lab.exhibits import Exhibit
+from lab.options import add, make_parser
 from lab.statistics import judge
 from training.record.files import write_json, write_text
 
@@ -89,16 +89,8 @@ studies of our own. `lab` is the code that they share.
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  title, _, rest = (__doc__ or "").partition("\n\n")
-  parser = argparse.ArgumentParser(
-    prog="python -m experiments.publish",
-    description=title,
-    epilog=rest,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
-  parser.add_argument(
-    "--workdir", type=pathlib.Path, default="results", help="where the results are"
-  )
+  parser = make_parser(__doc__, "experiments.publish")
+  add(parser, "--workdir", pathlib.Path("results"), "where results are", type=pathlib.Path)
   workdir = parser.parse_args(arguments).workdir
   if workdir.absolute().name == "quick":
     parser.error(f"{workdir} has results of --quick; expected those of full runs")

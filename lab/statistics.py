@@ -221,6 +221,12 @@ def reaches(claim: str, a: Runs, target: float, *, margin: float, unit: str) -> 
   return judge(claim, _test("reaches", a, [target] * len(a), margin, unit))
 
 
+def spread_of(values: np.ndarray, counts: np.ndarray) -> float:
+  """The standard deviation of values that occur as often as `counts` says."""
+  mean = np.average(values, weights=counts)
+  return float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
+
+
 def mean_and_sd(values: Runs | np.ndarray, digits: int = 4) -> str:
   """A mean, with the standard deviation if there are several values.
 

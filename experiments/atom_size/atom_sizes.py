@@ -15,7 +15,7 @@ import numpy as np
 import scipy.stats
 
 from experiments.atom_size import pictures
-from experiments.atom_size.results import (
+from experiments.atom_size.perplexities import (
   Found,
   epochs_of,
   held_out,

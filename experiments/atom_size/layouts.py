@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from experiments.atom_size import pictures
-from experiments.atom_size.results import (
+from experiments.atom_size.perplexities import (
   Found,
   Run,
   held_out,

@@ -25,6 +25,7 @@ from ml_collections import ConfigDict
 
 import packing
 import pipeline
+from lab.statistics import spread_of
 from lab.studies.fit import fit
 from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
@@ -169,11 +170,12 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     hf.export_model(model, state["params"], keep_in, vocabulary=vocabulary)
     if by_json:
       write_text(keep_in / TOKENIZER_FILE, dataset.tokenizer.definition)
+  depths = np.array([len(strategy) for strategy in plan.strategies])
   return {
     "recipe": recipe.as_dict(),
     "plan": {
       "packing_factor": plan.packing_factor,
-      "sequences_a_pack_sd": _spread_of_packs(plan),
+      "sequences_a_pack_sd": spread_of(depths, plan.repeat_counts),
     },
     "parameters_digest": parameters_digest(jax.device_get(state["params"])),
     "curve": curve,
@@ -194,13 +196,6 @@ def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
     seed=config.seed,
     loss_unit=config.train.loss_unit,
   )
-
-
-def _spread_of_packs(plan: packing.Plan) -> float:
-  """Standard deviation of the number of sequences in a pack."""
-  depths = np.array([len(strategy) for strategy in plan.strategies])
-  mean = np.average(depths, weights=plan.repeat_counts)
-  return float(np.sqrt(np.average((depths - mean) ** 2, weights=plan.repeat_counts)))
 
 
 # --------------------------------------------------------- what is read from finished runs

@@ -1,6 +1,5 @@
 """Kinds of operations; test_accelerator.py has a trace of real steps."""
 
-
 from benchmarks.trace import by_kind, kind_of_kernel, kind_table
 
 # From a trace of BERT-base on an H200.

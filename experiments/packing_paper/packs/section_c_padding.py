@@ -14,6 +14,7 @@ from lab.exhibits import Exhibit, Value, within
 from lab.part import Part
 from lab.plans import cached_plan
 from lab.report import table
+from lab.statistics import spread_of
 
 PHASES = {128: 900_000, 512: 100_000}  # steps with rows of so many tokens
 LONGEST = 512
@@ -93,8 +94,7 @@ def constant_tokens(part: Part) -> Exhibit:
     plan = cached_plan(part, f"wikipedia_{LONGEST}", algorithm, depth)
     tokens = np.array([sum(strategy) for strategy in plan.strategies], float)
     mean = float(np.average(tokens, weights=plan.repeat_counts))
-    variance = float(np.average((tokens - mean) ** 2, weights=plan.repeat_counts))
-    sd = math.sqrt(ROWS * variance)
+    sd = math.sqrt(ROWS) * spread_of(tokens, plan.repeat_counts)
     spreads[name] = 100 * sd / (ROWS * mean)
     rows.append([name, f"{ROWS * mean:,.0f}", f"{sd:,.0f}"])
   unpacked, *_, best = spreads.values()

@@ -12,7 +12,7 @@ import pytest
 from experiments.atom_size import __main__ as atom_size
 from experiments.atom_size import layouts, perplexities, runs
 from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
-from experiments.atom_size.results import mean_nats
+from experiments.atom_size.perplexities import mean_nats
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
 from experiments.atom_size.steps import predicted_rows, steps_an_epoch
 from experiments.atom_size.text import filtering

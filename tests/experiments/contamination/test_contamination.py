@@ -11,8 +11,6 @@ import pytest
 import scipy.stats
 
 from experiments.contamination import __main__ as contamination
-from experiments.contamination.embeddings import rank_correlation
-from experiments.contamination.study import make_study
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs
@@ -92,7 +90,9 @@ def write_text(data: pathlib.Path):
 
 def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
   write_text(tmp_path)
-  study = make_study(Part(tmp_path / "part", "command", data=str(tmp_path), seeds=2))
+  study = contamination.make_study(
+    Part(tmp_path / "part", "command", data=str(tmp_path), seeds=2)
+  )
   assert [arm.batches for arm in study.arms] == ["packed", "unpacked", *CUT[::-1]]
   configs = {str(run.config.to_dict()) for _, run in study.runs}
   assert len(configs) == 2  # one a seed
@@ -155,7 +155,7 @@ def test_embeddings_are_ranked_as_by_transformers(tmp_path):
     rows = csv.writer(file, delimiter="\t")
     rows.writerow(["sentence1", "sentence2", "score"])
     rows.writerows([*pair, label] for pair, label in zip(pairs, labels, strict=True))
-  found = rank_correlation(
+  found = contamination.rank_correlation(
     tmp_path / "model", Files("", str(path), columns="label=score", longest=16)
   )
   model = transformers.AutoModel.from_pretrained(tmp_path / "model")
