@@ -23,9 +23,9 @@ from benchmarks.command import make_parser, write
 from lab.embeddings import Embed, embedder
 from lab.machine import machine_and_device
 from lab.options import add, run
-from lab.statistics import quartiles, spread
+from lab.statistics import quartiles, ratio, spread
 from lab.table import record_table
-from lab.timing.turns import first_runs, in_turns
+from lab.timing.turns import measure_rates
 from model import weights
 from packing import InputError
 from pipeline.sources.document import DocumentFields
@@ -79,12 +79,10 @@ def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
 def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[str, dict]:
   """Measures each way, in turns: texts a second, the first pass, compilations."""
   runs = {name: lambda _, way=way: way(texts) for name, way in ways.items()}
-  vectors, measured = first_runs(runs)
-  seconds = in_turns(runs, rounds=rounds, name="embedding")
+  vectors, measured = measure_rates(runs, len(texts), rounds=rounds, name="embedding")
   for name, values in measured.items():
     gap = np.abs(vectors[name] - vectors[PACKED]).max()
     values["difference"] = float(gap / np.abs(vectors[PACKED]).max())
-    values["rates"] = (len(texts) / seconds[name]).tolist()
   return measured
 
 
@@ -121,9 +119,7 @@ def main(arguments: list[str] | None = None):
     {
       "way": name,
       "texts a second (quartiles)": spread(quartiles(way["rates"]), 0),
-      "packed is faster (quartiles)": spread(
-        quartiles(np.divide(measured[PACKED]["rates"], way["rates"]))
-      ),
+      "packed is faster (quartiles)": ratio(measured[PACKED]["rates"], way["rates"]),
       "compilations": str(way["compilations"]),
       "first pass": f"{way['first_seconds']:.1f} s",
       "difference": f"{way['difference']:.1e}",

@@ -14,6 +14,7 @@ time are computed per round and reported as median and quartiles.
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -160,13 +161,12 @@ def points(name: str, curve: dict) -> str:
 
 def draw(curves: Mapping[str, dict], path: str):
   """Draws two panels per curve, seconds above memory; all axes are logarithmic."""
-  import matplotlib.figure
-  import matplotlib.style
-  import matplotlib.ticker
+  from matplotlib.ticker import LogLocator, NullLocator
 
-  matplotlib.style.use("packing.pictures")
-  figure = matplotlib.figure.Figure(figsize=(14, 7))
-  panels = figure.subplots(2, len(curves), squeeze=False)
+  from lab import pictures
+
+  drawing = pictures.figure(14, 7)
+  panels = drawing.subplots(2, len(curves), squeeze=False)
   for (above, below), (name, curve) in zip(panels.T, curves.items(), strict=True):
     median, low, high = (
       np.array([point[key] for point in curve["seconds"]])
@@ -182,17 +182,17 @@ def draw(curves: Mapping[str, dict], path: str):
       axes.set(xscale="log", yscale="log")
       names = [f"{x:,}" if x < 1e6 else f"{x / 1e6:.0f}M" for x in curve["x"]]
       axes.set_xticks(curve["x"], names)
-      axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+      axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
       axes.yaxis.set_major_formatter("{x:g}")
       for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(matplotlib.ticker.NullLocator())
+        axis.set_minor_locator(NullLocator())
       least, most = axes.get_ylim()
       axes.set_ylim(min(least, most / 10), 1.1 * most)  # a flat curve looks flat
       axes.set_title(f"exponent {whole:.2f}, upper half {upper:.2f}")
     below.set_xlabel(NAMES[name])
   panels[0, 0].set_ylabel("seconds a step")
   panels[1, 0].set_ylabel("MB")
-  figure.savefig(path)
+  pictures.save(drawing, pathlib.Path(path), "Growth of a training step's time and memory")
 
 
 def main(arguments: list[str] | None = None):

@@ -181,12 +181,10 @@ def _optimal() -> Iterator[dict]:
 
 
 def _draw(results: list[dict], path: str):
-  import matplotlib.figure
-  import matplotlib.style
+  from lab import pictures
 
-  matplotlib.style.use("packing.pictures")
-  figure = matplotlib.figure.Figure(figsize=(13, 8))
-  grid = figure.subplots(2, 3)
+  drawing = pictures.figure(13, 8)
+  grid = drawing.subplots(2, 3)
   makers = ("isopack", "TRL", "Grain", "binpacking")
   for axes, workload in zip(grid.flat, WORKLOADS, strict=True):
     records = [r for r in results if r["workload"] == workload][::-1]
@@ -200,8 +198,7 @@ def _draw(results: list[dict], path: str):
     axes.set_xlim(0, 1.45 * max(*over, 0.01))
     axes.set_title(workload)
     axes.tick_params(labelsize="small")
-  figure.supxlabel("packs above the proven bound, %")
-  figure.savefig(path)
+  pictures.save(drawing, pathlib.Path(path), "Packs above the proven bound, %")
 
 
 def main(arguments: list[str] | None = None):

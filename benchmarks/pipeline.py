@@ -32,7 +32,7 @@ from benchmarks.lengths import draw_lengths
 from benchmarks.sample import CLS, DEPTH, MASK, SEP, random_sequences
 from lab.machine import machine
 from lab.options import add, run
-from lab.statistics import quartiles, spread
+from lab.statistics import ratio
 from lab.table import record_table
 from lab.timing.models import VOCAB_SIZE
 from lab.timing.steps import MASK_RATE
@@ -150,21 +150,16 @@ def _take(way: Batches, number: int, _=None) -> list[dict]:
 
 
 def _way_table(measured: dict[str, dict]) -> str:
-  ours = measured[OURS]["rates"]
   records = [
     {
       "batches": name,
-      "M real tokens a second of processor time (quartiles)": _millions(way["rates"]),
-      "ours is faster (quartiles)": spread(quartiles(np.divide(ours, way["rates"])), 1),
+      "M real tokens a second of processor time (quartiles)": ratio(way["rates"], 1e6),
+      "ours is faster (quartiles)": ratio(measured[OURS]["rates"], way["rates"], 1),
       "real / all tokens": f"{way['real'] / way['all']:.3f}",
     }
     for name, way in measured.items()
   ]
   return record_table(records, left=["batches"])
-
-
-def _millions(rates: list[float]) -> str:
-  return spread(quartiles(np.divide(rates, 1e6)))
 
 
 def main(arguments: list[str] | None = None):

@@ -3,13 +3,10 @@
   python -m experiments.publish
 
 For maintainers, after a full `make reproduce`, or `python -m experiments.NAME` where NAME
-is atom_size, contamination or finetuning. Publishes the parts that --workdir has. Other
-parts stay as they were last published, except that their statements are judged again from
-the numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
-
-Finished runs, hours of training, are published too, also those of parts that are not made
-yet: records by which the commands recognise a finished run, in one file a study (see
-`lab.records`). To copy them to where the commands look for them:
+is atom_size, contamination or finetuning. Publishes the parts and the finished runs
+(`lab.records`) that --workdir has. Statements of other parts are judged again from the
+numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
+To copy published runs to where the commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/

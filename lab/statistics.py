@@ -274,6 +274,13 @@ def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
   return {"median": median, "low": low, "high": high}
 
 
+def ratio(
+  a: np.ndarray | Sequence[float], b: np.ndarray | Sequence[float], digits: int = 2
+):
+  """Quartiles of a / b, taken round by round, as tables show them."""
+  return spread(quartiles(np.divide(a, b)), digits)
+
+
 def median_interval(values: np.ndarray | Sequence[float]) -> dict[str, float]:
   """The median, and its 95 % interval as `low` and `high`.
 

@@ -1,8 +1,7 @@
 """Figures 1, 2 and 7 to 10, and Table 2: which atom is best.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper).
+  The atom-size paper; `__main__` has its title.
 """
 
 from __future__ import annotations

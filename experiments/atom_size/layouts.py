@@ -1,8 +1,7 @@
 """Table 3 and Figure 3, and how packing compares: all layouts with atoms of a row.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper).
+  The atom-size paper; `__main__` has its title.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What is read from finished runs: segments, final perplexity and averages.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper), appendices A.6 and A.7.
+  The atom-size paper, appendices A.6 and A.7.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Table 1: the steps of an epoch, predicted from the token counts and as made.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper), appendices A.3 and A.9.
+  The atom-size paper, appendices A.3 and A.9.
 """
 
 from __future__ import annotations

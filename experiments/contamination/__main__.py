@@ -10,12 +10,9 @@
 |                           | parts do not see each other                              |
 | concatenated, no mask     | the same, treated as one document                        |
 
-Arms with the same seed start from the same weights and see about as many real tokens a
-step. The first and the second differ only in padding, the third also cuts documents, and
-the fourth also contaminates them. All models are evaluated on each whole document alone
-and fine-tuned on tasks of GLUE, and their embeddings are compared with STS-B's labels.
-lab/real_data.py says what FOLDER holds. Finished runs are kept, so the same
-command resumes where it was stopped.
+All models are evaluated on each whole document alone and fine-tuned on tasks of GLUE, and
+their embeddings are compared with STS-B's labels. lab/real_data.py says what FOLDER holds.
+The same command resumes where it was stopped.
 """
 
 from __future__ import annotations

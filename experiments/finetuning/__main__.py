@@ -2,14 +2,8 @@
 
   python -m experiments.finetuning --data FOLDER
 
-Trains on five tasks of GLUE and on SQuAD 1.1 by configs/glue.py and configs/squad.py. All
-arms with the same seed start from the same weights and see about as many sequences a step.
-The weights are those of FOLDER/minilm-l6-h384; lab/real_data.py says what
-FOLDER holds.
-
-The score is the dev set's after the last step, so the dev set does not choose the step.
-The same command resumes where it was stopped. At its end, each finished run gets a small
-file in WORKDIR/runs.
+Trains on five tasks of GLUE and on SQuAD 1.1 from the weights in FOLDER/minilm-l6-h384;
+lab/real_data.py says what FOLDER holds. The same command resumes where it was stopped.
 """
 
 from __future__ import annotations

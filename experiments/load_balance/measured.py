@@ -1,10 +1,9 @@
 """Training steps measured on this machine: to fit the cost model, and compared with it.
 
 In the second measurement a device is a process with a core of its own. A share is what one
-device computes in a step: with un-padding `BATCH` sequences, with packing as many packs as
-hold about as many. XLA compiles fixed shapes, so un-padding takes its sequences one by one,
-each in a row of its length rounded up to a multiple of `MULTIPLE` tokens, and adds up their
-gradients. Only gradients are timed: the update and the exchange are the same for both.
+device computes in a step: with un-padding `BATCH` sequences one by one, each in a row of
+its length rounded up to a multiple of `MULTIPLE` tokens; with packing as many packs as hold
+about as many. Only gradients are timed.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
   python -m experiments.load_balance.skipping --data FOLDER
 
-Rows cost the same only if attention computes whole rows. If it skips pairs of tokens of
-different sequences, its cost in a row is the sum of the squared lengths, and devices wait
-again. The study simulates 1 to 16,384 devices with rows of 512, 2,048 and 8,192 tokens;
-rows of 8,192 hold the documents of FOLDER/text. Writes skipping.md, skipping.json and
-pictures to --workdir, and caches its plans beside it.
+If attention skips pairs of tokens of different sequences, its cost in a row is the sum of
+the squared lengths, and devices wait again. Simulates 1 to 16,384 devices; rows of 8,192
+tokens hold the documents of FOLDER/text. Writes skipping.md, skipping.json and pictures to
+--workdir, and caches its plans beside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Longer rows: section J with Figure 10, and section Q of the supplement.
 
-Section J packs Wikipedia at 128 to 2,048 tokens by LPFHP, at several depths. Section Q asks
-what rows longer than the longest sequence gain, on molecules; here the same ratios of
-lengths are also tried on texts.
+Section Q asks what rows longer than the longest sequence gain, on molecules; here the same
+ratios of lengths are also tried on texts.
 """
 
 from __future__ import annotations

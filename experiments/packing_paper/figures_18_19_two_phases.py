@@ -1,11 +1,8 @@
 """Two phases of pretraining, or one packed phase at full length; Figures 18 to 21.
 
-BERT is first trained on short rows, to waste less on padding. The 2021 version of the paper
-asks whether packing makes that superfluous, since it leaves no padding in long rows either.
-A small model sees the same number of real tokens in both ways: either in one phase with
-rows of 192 tokens, or in two, with nine of ten sequences in rows of 64 and then the rest in
-rows of 192. Both phases are also trained unpacked, and the second also packed without the
-mask.
+A small model sees the same number of real tokens in both ways: in one phase with rows of
+192 tokens, or in two, with nine of ten sequences in rows of 64 and then the rest in rows of
+192. Both phases are also trained unpacked, and the second also without the mask.
 
 References:
   Krell et al., *Packing: Towards 2x NLP BERT Acceleration*, section 5; and

@@ -1,8 +1,7 @@
 """Packed and unpacked training on another kind of text: WikiText-2; Figures 3 and 4.
 
-Tests the two main claims on paragraphs of Wikipedia instead of the standard library's
-docstrings. Uses all .txt files in the folder wikitext-2 and holds out a twentieth of the
-paragraphs. Unpacked rows of 384 tokens are then half padding.
+Uses the paragraphs of all .txt files in the folder wikitext-2. Unpacked rows of 384 tokens
+are then half padding.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4;

@@ -1,10 +1,6 @@
 """Other ways to batch and to mask: sorted batches, rows across documents, A and B apart.
 
-Small models are trained on docstrings, in pairs of arms that differ in one thing: batches
-of sequences of nearly the same length against random batches; RoBERTa's rows of whole
-sentences that cross documents, without a mask, against packed sentences of one document;
-and packing with attention only within sentence A and within sentence B, against packing
-as usual.
+Small models are trained on docstrings, in pairs of arms that differ in one thing.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, sections 5, A and C;

@@ -1,10 +1,8 @@
 """Pretraining with the next-sentence loss, and ways to do without it: section I.
 
-A small model is pretrained in four ways on the same number of real tokens: on pairs of
-segments with the next-sentence loss; on pairs without that loss; on whole sentences of one
-document without it (RoBERTa's DOC-SENTENCES); and on these, packed greedily in random
-order, each with its separator, without a mask, so that a row mixes documents (as in T5).
-The ways are compared after fine-tuning.
+A small model is pretrained in four ways (`NAMES`) on the same number of real tokens. They
+are compared after fine-tuning. Whole sentences are RoBERTa's DOC-SENTENCES; packed greedily
+in random order, each with its separator, without a mask, a row mixes documents, as in T5.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section I;

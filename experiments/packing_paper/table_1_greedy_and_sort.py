@@ -1,8 +1,7 @@
 """Overhead and speed-up of GREEDY and SORT, two rows of Table 1.
 
 Greedy packs are timed like the plans of `table_2_speedups`. Sorted batches have many
-lengths, and a program has to be compiled for each. Compiling and steps are timed at a few
-lengths, and interpolated linearly at the others; shorter rows count as the shortest.
+lengths, and a program has to be compiled for each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Pretrained packed or unpacked, then fine-tuned: Table 3 on a small scale.
 
-The paper pretrains BERT packed and fine-tunes it on SQuAD. Here tiny models that were
-pretrained on the same sequences each step, packed or one a row, are fine-tuned, each seed
-from its own pretraining; fine-tuning itself is packed for all. The task is made from
-docstrings. experiments/contamination pretrains on Wikipedia and fine-tunes on GLUE.
+Tiny models that were pretrained on the same sequences each step, packed or one a row, are
+fine-tuned, each seed from its own pretraining; fine-tuning itself is packed for all.
 """
 
 from __future__ import annotations

@@ -37,6 +37,16 @@ def first_runs(
   return results, measured
 
 
+def measure_rates(
+  runs: Mapping[Key, Callable[[int], Any]], number: int, *, rounds: int, name: str
+) -> tuple[dict[Key, Any], dict[Key, dict[str, Any]]]:
+  """`first_runs`, and then `rates` of each: `number` divided by the seconds of a round."""
+  results, measured = first_runs(runs)
+  for key, seconds in in_turns(runs, rounds=rounds, name=name).items():
+    measured[key]["rates"] = (number / seconds).tolist()
+  return results, measured
+
+
 def steadiest_clock() -> str:
   """For `in_turns`: "processor", or "wall" if the processor's misses the device's work."""
   return "processor" if jax.default_backend() == "cpu" else "wall"

@@ -1,7 +1,6 @@
 """The paper's tables of packing: 1, 5, 6 and 7, and section H (greedy).
 
-Each plan of the paper is compared with our optimum and with the number of packs that every
-plan needs at least. --quick has one order for greedy packing instead of five.
+--quick has one order for greedy packing instead of five.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027. "2021" is the first version of it,

@@ -1,8 +1,7 @@
 """A real encoder pretrained further on Wikipedia, in two phases; Figures 18 and 19.
 
-The encoder of figures_3_4_curves sees as many real tokens as there, but nine of ten
-sequences in short rows and then the rest in full rows. Each phase is trained packed and
-unpacked, and the second also without the mask.
+The encoder of figures_3_4_curves sees as many real tokens as there, in the phases of
+figures_18_19_two_phases.
 """
 
 from __future__ import annotations

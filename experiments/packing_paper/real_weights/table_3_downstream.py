@@ -1,8 +1,7 @@
 """A real encoder, pretrained further packed or unpacked, then fine-tuned: Table 3.
 
-The paper pretrains BERT packed and fine-tunes it on SQuAD. Here the encoders of
-figures_3_4_curves, one for each arm and seed, are fine-tuned on tasks of GLUE and on some
-questions of SQuAD; fine-tuning itself is packed for all.
+The encoders of figures_3_4_curves, one for each arm and seed, are fine-tuned on tasks of
+GLUE and on some questions of SQuAD; fine-tuning itself is packed for all.
 """
 
 from __future__ import annotations
