@@ -1,8 +1,9 @@
 """A real encoder pretrained further on Wikipedia, packed and unpacked; Figures 3 and 4.
 
-The heads of pretraining start at random. Each paragraph is a document, so unpacked rows of
-256 tokens are half padding, as the paper's rows of 512 are. docs/learning_curves.md says
-why the encoder and the rows are these.
+From random weights BERT-tiny learns no context from 30 MB of Wikipedia (LOG.md), so its
+arms do not differ; `minilm-l6-h384` already knows English. Its heads of pretraining start
+at random. Each paragraph is a document, so unpacked rows of 256 tokens are half padding, as
+the paper's rows of 512 are.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4, section 4.2.1.

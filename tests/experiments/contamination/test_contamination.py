@@ -15,11 +15,10 @@ from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs
 from lab.part import Part
-from lab.studies.paired_run import EVALUATED
 from lab.studies.streams import CUT
 from lab.studies.study import Study
 from packing import InputError
-from tests.experiments import encoders
+from tests.experiments import encoders, made_up
 from training.record.files import write_json
 
 SEEDS = 3
@@ -28,35 +27,13 @@ ABOVE = {"isolated": 0.0, "one_a_row": 0.0, "pieces": 0.002, "concatenated": 0.1
 SCORES = {"isolated": 70.0, "one_a_row": 70.1, "pieces": 69.0, "concatenated": 60.0}
 
 
-def made_up(arm, seed):
+def made_up_run(arm, seed):
   rng = np.random.default_rng((seed, len(arm)))
-  evaluations = []
-  for share in EVALUATED:
-    loss = 4 + 0.1 * seed + ABOVE[arm] + 40 / share + 0.001 * rng.standard_normal()
-    own = {
-      "mlm_loss": loss,
-      "mlm_accuracy": 1 - loss / 6,
-      "unigram_mlm_accuracy": 0.05,
-      "mlm_accuracy_by_length": [
-        {"from": 1, "to": 64, "mlm_loss": loss + 0.5},
-        {"from": 65, "to": 128, "mlm_loss": loss},
-      ],
-    }
-    counters = {"sequences": 50 * share, "real_tokens": 9000 * share}
-    evaluations.append(counters | {"own": own, "alone": own})
-  return {
-    "recipe": {"steps": 400},
-    "sequences_a_step": {"mean": 16.0},
-    "curve": [
-      {"sequences": 50 * x, "real_tokens": 9000 * x, "mlm_loss": 4 + 40 / x}
-      for x in range(1, 101)
-    ],
-    "evaluations": evaluations,
-  }
+  return made_up.run(seed, rng, above=ABOVE[arm])
 
 
 def test_losses_tell_packing_from_contamination(tmp_path):
-  results = {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+  results = {arm: [made_up_run(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
   exhibit = contamination.losses(Part(tmp_path, "command"), results)
   assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
   assert "+0.10" in exhibit.finding
@@ -119,7 +96,7 @@ def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
     (data / "tokenizer.json").write_text("{}")
     if len(calls) == 1:  # weights that are missing are trained by the second call
       return {}
-    return {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+    return {arm: [made_up_run(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
 
   monkeypatch.setattr(Study, "run", run)
   monkeypatch.setattr(real_tasks, "glue", lambda *_, **__: {"stsb": files})

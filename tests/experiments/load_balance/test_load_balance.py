@@ -221,13 +221,11 @@ class TestCommand:
 
   @pytest.fixture
   def small(self, monkeypatch):
-    monkeypatch.setattr(load_balance, "QUICK", load_balance.Grid((1, 4), (2, 32), 100))
+    monkeypatch.setattr(load_balance, "GRID", load_balance.Grid((1, 4), (2, 32), 100))
     monkeypatch.setattr(load_balance, "DEPTHS", (2,))
 
   def run(self, workdir, coefficients):
-    return load_balance.main(
-      ["--quick", f"--workdir={workdir}", f"--coefficients={coefficients}"]
-    )
+    return load_balance.main([f"--workdir={workdir}", f"--coefficients={coefficients}"])
 
   @pytest.mark.slow
   def test_the_same_coefficients_write_the_same_bytes(
@@ -235,7 +233,7 @@ class TestCommand:
   ):
     for name in ("a", "b"):
       assert self.run(tmp_path / name, coefficients) == 0
-    folder, other = tmp_path / "a" / "quick", tmp_path / "b" / "quick"
+    folder, other = tmp_path / "a", tmp_path / "b"
     written = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert len(written) == 3
     for name, content in written.items():

@@ -19,7 +19,9 @@ VOCABULARY = "\n".join((*SPECIAL_TOKENS, "word"))
 @pytest.fixture(scope="module")
 def rows():
   plan = packing.pack(packing.load_histogram("wikipedia_2048"), algorithm="lpfhp")
-  return {(r["model"], r["way"]): r for r in simulate(CASE, plan, 64, packs=2**13)}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(skipping, "PACKS", 2**13)
+    return {(r["model"], r["way"]): r for r in simulate(CASE, plan, 64)}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -98,12 +100,15 @@ def test_plans_are_kept_by_what_they_were_made_from(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys):
-  workdir = tmp_path / "study" / "quick"
-  assert skipping.main(["--quick", "--workdir", str(workdir.parent)]) == 0
+def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys, monkeypatch):
+  cases = Case("glue_cola_128", 128), Case("wikipedia_512", 512)
+  for name, value in (("CASES", cases), ("DEVICES", (1, 16, 64)), ("PACKS", 2**14)):
+    monkeypatch.setattr(skipping, name, value)
+  workdir = tmp_path / "study"
+  assert skipping.main(["--workdir", str(workdir)]) == 0
   printed = capsys.readouterr().out
   assert printed.strip() == (workdir / "skipping.md").read_text().strip()
   plans = workdir.parent / "plans"
   made = {path: path.stat().st_mtime_ns for path in plans.iterdir()}
-  assert skipping.main(["--quick", "--workdir", str(workdir.parent)]) == 0
+  assert skipping.main(["--workdir", str(workdir)]) == 0
   assert {path: path.stat().st_mtime_ns for path in plans.iterdir()} == made

@@ -14,10 +14,10 @@ from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.figures_18_19_two_phases import Phase
 from lab.part import Part
-from lab.studies.paired_run import EVALUATED
 from lab.studies.study import Study
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
+from tests.experiments import made_up
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above that of `packed`.
@@ -33,32 +33,19 @@ ABOVE = {
 }
 
 
-def made_up(arm, seed):
-  rng = np.random.default_rng((seed, len(arm)))
-  losses = [4 + 0.1 * seed + ABOVE[arm] + 40 / share for share in EVALUATED]
-  return {
-    "run": {"config": {"data": {"max_sequence_length": 192 - 128 * ("1" in arm)}}},
-    "plan": {"packing_factor": 1.5},
-    "curve": [
-      {"sequences": 500 * share, "real_tokens": 9000 * share, "mlm_loss": 4 + 40 / share}
-      for share in range(1, 101)
-    ],
-    "evaluations": [
-      {
-        "sequences": 500 * share,
-        "own": {
-          "mlm_loss": loss + 0.001 * rng.standard_normal(),
-          "mlm_accuracy": 1 - loss / 6,
-        },
-      }
-      for share, loss in zip(EVALUATED, losses, strict=True)
-    ],
-  }
+def made_up_run(arm, seed):
+  row_length = 192 - 128 * ("1" in arm)
+  return made_up.run(
+    seed,
+    np.random.default_rng((seed, len(arm))),
+    above=ABOVE[arm],
+    run={"config": {"data": {"max_sequence_length": row_length}}},
+  )
 
 
 @pytest.fixture(scope="module")
 def found():
-  return {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+  return {arm: [made_up_run(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
 
 
 def test_two_phases_against_one(found, tmp_path):
@@ -131,16 +118,8 @@ def test_other_ways_are_told_apart_if_they_differ(tmp_path, apart):
   above |= dict.fromkeys(["sorted", "token_type", "full_sentences"], apart)
   results = {}
   for name in above:
-    runs = [made_up("packed", seed) for seed in range(SEEDS)]
     rng = np.random.default_rng(len(name))
-    for run in runs:
-      run["recipe"], run["sequences_a_step"] = {"steps": 400}, {"mean": 16.0}
-      for one in run["evaluations"]:
-        own = one["own"]
-        own["mlm_loss"] += above[name] + 0.001 * rng.standard_normal()
-        own |= {"unigram_mlm_accuracy": 0.05, "nsp_accuracy": 0.9 - above[name]}
-        one["alone"] = own
-    results[name] = runs
+    results[name] = [made_up.run(n, rng, above=above[name]) for n in range(SEEDS)]
   part = Part(tmp_path, "command")
   outcomes = [
     [x.outcome for x in make(part, results).statements]
