@@ -22,10 +22,10 @@ import shutil
 import sys
 
 from experiments.reproduce import PARTS
-from lab import part as parts
 from lab import records, report
 from lab.exhibits import Exhibit
 from lab.options import add, make_parser
+from lab.part import read
 from lab.statistics import judge
 from training.record.files import write_json, write_text
 
@@ -60,7 +60,7 @@ of the last full run; minutes are those of the whole part. `packing_paper` has a
 each part of `experiments.reproduce`. [`atom_size`](../docs/atom_size.md) reproduces the
 atom-size paper. [`contamination`](../docs/contamination.md),
 [`load_balance`](../docs/load_balance.md) and [`finetuning`](../docs/finetuning.md) are
-studies of our own. `lab` is the code that they share.
+studies of our own. The folder `lab` at the top has the code that they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 
@@ -117,7 +117,7 @@ def publish(results: pathlib.Path, root: pathlib.Path) -> list[str]:
     write_text(root / folder / "exhibits.md", report.part(name, made))
     indices[name] = report.index(made, report=f"../{folder}/exhibits.md")
   write_text(root / "experiments" / "README.md", _INDEX.format(**indices))
-  return [name for name in (*PARTS, *ALONE) if parts.read(results / name)]
+  return [name for name in (*PARTS, *ALONE) if read(results / name)]
 
 
 def _update(
@@ -131,7 +131,7 @@ def _update(
     for name in names
   }
   for name in names:
-    if made := parts.read(results / name):
+    if made := read(results / name):
       parts[name] = made
       for picture in [picture for exhibit in made for picture in exhibit.pictures]:
         target = folder / name if len(names) > 1 else folder

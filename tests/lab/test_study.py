@@ -426,7 +426,7 @@ def test_arms_see_the_same_packs(plan):
   with pytest.raises(ConfigError, match="next_sentence is True; expected False with batch"):
     schedule("reduce_batch", "pieces")  # would learn labels that are all 0
   run.config.packing.algorithm = "online"
-  with pytest.raises(ConfigError, match="is 'online', which makes no plan"):
+  with pytest.raises(ConfigError, match="is 'online'; expected another, since all arms"):
     schedule("reduce_batch", "packed")
   run.config.packing.algorithm = "optimal"
   run.config.model.next_sentence = False
