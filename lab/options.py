@@ -72,9 +72,12 @@ def run(
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:
     return work() or 0
-  except (Stopped, *mistakes) as error:
+  except Stopped as error:
     print(f"error: {error}", file=sys.stderr)
-    return 1 if isinstance(error, Stopped) else 2
+    return 1
+  except mistakes as error:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
   except KeyboardInterrupt:
     print("Stopped before the end. Finished runs of a study are kept.", file=sys.stderr)
     return 130

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import scipy.stats
 
 from lab.exhibits import Outcome, Statement
@@ -274,9 +275,7 @@ def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
   return {"median": median, "low": low, "high": high}
 
 
-def ratio(
-  a: np.ndarray | Sequence[float], b: np.ndarray | Sequence[float], digits: int = 2
-):
+def ratio(a: npt.ArrayLike, b: npt.ArrayLike, digits: int = 2) -> str:
   """Quartiles of a / b, taken round by round, as tables show them."""
   return spread(quartiles(np.divide(a, b)), digits)
 

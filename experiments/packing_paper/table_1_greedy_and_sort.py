@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 import packing
-from benchmarks import speedup
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, greedy_plan
 from lab.exhibits import Exhibit
@@ -22,7 +21,7 @@ from lab.part import Part
 from lab.plans import measured_once
 from lab.report import table
 from lab.statistics import quartiles, spread
-from lab.timing import steps, turns
+from lab.timing import speedup, steps, turns
 from training.mesh import make_mesh, put_batch
 
 SIZE = "mini"

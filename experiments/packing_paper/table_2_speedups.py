@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 import packing
-from benchmarks import speedup
 from lab.exhibits import Exhibit, Statement, judged
 from lab.machine import machine_and_device
 from lab.part import Part
 from lab.plans import cached_plan, measured_once
 from lab.report import table
 from lab.statistics import median_interval, spread
+from lab.timing import speedup
 from lab.timing.turns import steadiest_clock
 
 # model, row length: packing factor and realised speed-up
@@ -47,7 +47,7 @@ MOST_OVERHEAD = 0.05  # "an overhead of less than 5%", section 5
 
 
 def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
-  """The record of `benchmarks.speedup` for the default attention; measured once."""
+  """The record of `lab.timing.speedup` for the default attention; measured once."""
   measured = {
     "machine": machine_and_device(),
     "plan": plan.certificate().as_dict(),

@@ -239,8 +239,9 @@ def test_pytorch_takes_the_same_sequences(record, dtype):
 def test_flattened_batches_have_the_unpadded_ones_tokens():
   import numpy as np
 
-  from benchmarks import hugging_face, speedup
+  from benchmarks import hugging_face
   from benchmarks.accelerator_steps import plan_of
+  from lab.timing import speedup
 
   batch = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"][0]
   ours = hugging_face._prepare_unpadded(batch)
