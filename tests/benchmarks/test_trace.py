@@ -5,17 +5,12 @@ from benchmarks.trace import by_kind, kind_of_kernel, kind_table
 # From a trace of BERT-base on an H200.
 KERNELS = {
   "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_TNT": "products",
-  "nvjet_sm90_tst_192x192_64x3_1x2_h_bz_coopB_splitK_NTN": "products",
   "gemm_fusion_dot_154": "products",
   "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, ": "products",
-  "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64": "attention",
   "void cudnn::fusion::convert_dq_to_16bits_ragged<true>(void const*, voi": "attention",
   "void cudnn::fusion::compute_dot_do_o_specialized<true, 64>(void const*": "attention",
-  "input_convert_reduce_fusion": "reductions",
-  "input_add_reduce_fusion_150": "reductions",
   "input_reduce_select_fusion_23": "reductions",
   "loop_add_fusion_34": "element by element",
-  "loop_select_fusion_30": "element by element",
   "wrapped_convert_75": "element by element",
   "input_scatter_fusion_6": "element by element",
   "Memset": "copies and transposes",

@@ -41,17 +41,6 @@ def test_a_part_is_written_and_read_again(tmp_path):
   assert parts.read(tmp_path / "other") == []
 
 
-def test_a_part_that_is_stopped_leaves_no_exhibits(tmp_path):
-  def maker(part):
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    parts.make(maker, Part(tmp_path, "the command"))
-  assert parts.read(tmp_path) == []
-  assert not (tmp_path / "exhibits.md").exists()
-  assert (tmp_path / "minutes.json").exists()  # its time counts
-
-
 def test_a_plan_is_made_once(tmp_path, capsys, monkeypatch):
   part = Part(tmp_path / "part", "the command")
 

@@ -331,20 +331,6 @@ class TestArmsThatStartFromOthers:
     assert given == ["first,seed=2"]
 
 
-def test_finished_runs_are_refused_if_the_text_has_other_files_now(tmp_path, monkeypatch):
-  one = Study(tmp_path, [Arm("one", {})], {}, seeds=1)
-  ((arm, run),) = one.runs
-  one.path(run).parent.mkdir()
-  write_json(one.path(run), {"run": study.identity(arm, run.config)})
-
-  def refuse(config):
-    raise packing.InputError("was prepared from other files")
-
-  monkeypatch.setattr("pipeline.prepare_dataset", refuse)
-  with pytest.raises(packing.InputError, match="other files"):
-    one.run()
-
-
 def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
   """Those that are only timed, too."""
   write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "a digest"}})

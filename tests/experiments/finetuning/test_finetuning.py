@@ -15,7 +15,7 @@ import pipeline
 from configs import glue
 from experiments.finetuning import __main__ as finetuning
 from experiments.finetuning import local_tasks, real_tasks, runs
-from lab import command, real_data, records
+from lab import real_data, records
 from lab.part import Part
 from lab.studies.study import agrees
 from tests import shared_data
@@ -217,14 +217,6 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monke
   assert made.results("packed") == []
   shutil.rmtree(made.folder / "cola")
   made.process(made.sweep.runs[0])  # can be run now
-
-
-def test_the_command_of_some_tasks_is_named(tmp_path, monkeypatch):
-  lines = []
-  monkeypatch.setattr(command, "run_part", lambda make, options, line: lines.append(line))
-  for chosen in ("", " --tasks cola,stsb"):
-    finetuning.main([*chosen.split(), "--data=x", f"--workdir={tmp_path}"])
-    assert lines[-1] == "python -m experiments.finetuning --data FOLDER" + chosen
 
 
 @pytest.mark.parametrize(

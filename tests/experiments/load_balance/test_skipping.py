@@ -8,8 +8,6 @@ import pytest
 import packing
 from experiments.load_balance import skipping
 from experiments.load_balance.skipping import WAYS, Case, simulate
-from lab.part import Part
-from lab.plans import cached_plan
 from pipeline.tokenizer import SPECIAL_TOKENS
 
 CASE = Case("wikipedia_2048", 2048)
@@ -83,20 +81,6 @@ def test_documents_of_another_folder_are_counted_anew(tmp_path):
     (data / "bert-base-uncased-vocab.txt").write_text(VOCABULARY)
     histogram = skipping.documents(str(data), tmp_path)
     assert np.flatnonzero(histogram.counts).tolist() == [len(text.split()) + 1]
-
-
-def test_plans_are_kept_by_what_they_were_made_from(tmp_path):
-  made, part = {}, Part(tmp_path / "part", "command")
-  for lengths, multiple in (([3, 5, 6], 1), ([3, 5, 6], 4), ([2, 2, 6], 1)):
-    histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8)
-    for _ in range(2):
-      options = {"lengths": histogram, "length_multiple": multiple}
-      plan = cached_plan(part, "documents", "optimal", **options)
-      assert plan.histogram.sha256 == histogram.sha256
-      assert plan.length_multiple == multiple
-      made[histogram.sha256, multiple] = plan.num_packs
-  assert list(made.values()) == [2, 3, 2]
-  assert len(list((tmp_path / "plans").glob("*.json"))) == 3
 
 
 @pytest.mark.slow

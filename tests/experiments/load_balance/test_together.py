@@ -42,10 +42,6 @@ def identity(process: int) -> int:
   return os.getpid()
 
 
-def test_the_results_are_in_order():
-  assert together.run_together(abs, 3) == [0, 1, 2]
-
-
 def test_all_meet(tmp_path):
   work = functools.partial(look_for_the_other, tmp_path)
   assert together.run_together(work, 2) == [True, True]

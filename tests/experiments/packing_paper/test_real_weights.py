@@ -51,9 +51,6 @@ def squad(number: int) -> str:
   return json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]})
 
 
-FIRST_FILE = sum(len(article(number)) for number in range(ARTICLES // 2))
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
   """A folder of real data: articles in two files, and an encoder with its vocabulary."""
@@ -91,19 +88,6 @@ def test_weights_and_text_that_are_missing(data, tmp_path):
   shutil.copy(f"{data}/{real_weights.WEIGHTS}/vocab.txt", given)
   with pytest.raises(ConfigError, match=r"init_from: .*config\.json"):
     real_weights.make_study(part)
-
-
-@pytest.mark.parametrize(
-  ("size", "articles"), [(1, 1), (FIRST_FILE, 30), (FIRST_FILE + 1, 31), (10**7, ARTICLES)]
-)
-def test_whole_articles_are_taken_until_there_is_enough(
-  data, tmp_path, monkeypatch, size, articles
-):
-  monkeypatch.setattr(real_weights, "TEXT_BYTES", size)
-  study = real_weights.make_study(Part(tmp_path, "command", data=data))
-  with open(study.runs[0][1].config.data.source) as file:
-    found = [text.strip() for text in file.read().split("\n\n") if text.strip()]
-  assert found == [article(number).strip() for number in range(articles)]
 
 
 def test_all_arms_start_from_the_weights(data, tmp_path):

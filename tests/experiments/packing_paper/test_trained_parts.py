@@ -1,16 +1,12 @@
 """Parts that train, on made-up results; and how they share their runs."""
 
-import shutil
-
 import numpy as np
 import pytest
 
-from experiments.finetuning import local_tasks, pretrained
 from experiments.packing_paper import figures_3_4_other_text as other_text
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper import section_c_other_ways as other_ways
 from experiments.packing_paper import section_i_next_sentence as next_sentence
-from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.figures_18_19_two_phases import Phase
 from lab.part import Part
@@ -86,14 +82,6 @@ def test_arms_of_both_phases():
     assert bool(arm.starts_from) == ("2" in name)
     assert arm.keep or not any(x.starts_from == name for x in arms.values())
   assert arms["phase_2_no_mask"].starts_from == "phase_1"
-
-
-def test_phases_have_as_many_real_tokens_as_one():
-  mean = {192: 91.0, 64: 37.0}
-  parts = two_phases.split(12_345, mean)
-  tokens = sum(parts[length] * mean[length] for length in parts)
-  assert tokens == pytest.approx(12_345 * mean[192])
-  assert parts[64] == pytest.approx(9 * parts[192])
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -177,40 +165,3 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
 def test_other_text_that_is_missing(tmp_path):
   with pytest.raises(InputError, match=r"nowhere has no wikitext-2/"):
     other_text.exhibits(Part(tmp_path, "command", data="nowhere"))
-
-
-@pytest.mark.slow
-def test_finished_runs_need_no_weights(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)  # data and compiled programs are kept here
-  monkeypatch.setattr(local_tasks, "LARGEST", {"train": 200, "dev": 50})
-  fields = {
-    "train.duration": "64 sequences",
-    "optimizer.warmup": "16 sequences",
-  }
-  monkeypatch.setattr(downstream, "QUICK", fields)
-  part = Part(tmp_path / "downstream", "command", quick=True)
-  study = make_study(part, ["packed"])
-  study.run()
-  (weights,) = study.kept_of("packed")
-  fine_tuned = tmp_path / "fine_tuning"
-
-  def score(arm: str, name: str) -> float:
-    here = Part(tmp_path / name, "command", quick=True)
-    ((found,),) = downstream.fine_tune(here, {arm: [weights]}, [study]).values()
-    return found
-
-  first = score("packed", "downstream")
-  assert 30 < first < 100
-  shutil.rmtree(fine_tuned / "sst2")  # of finished runs their files are enough
-  shutil.rmtree(weights)
-  assert score("pairs", "next_sentence") == first  # the same model in another part
-  assert not (fine_tuned / "sst2").exists()
-  assert not weights.exists()
-
-
-def test_scores_are_shown_with_their_spread():
-  scores = {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}
-  text = pretrained.score_table({"which module": scores})
-  assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in text
-  difference = downstream.difference(scores, "pairs, next sentence", "pairs")
-  assert difference == "+0.0 points (which module)"
