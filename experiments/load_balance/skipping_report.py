@@ -52,9 +52,21 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     some = [row for row in rows if row["case"] == case and row["way"] == way]
     return {row["devices"]: row[value] for row in some}
 
-  for name, value, label, digits in (
-    ("skipping_waiting.png", "waiting", "share of the time that devices wait", ".1%"),
-    ("skipping_gain.png", "gain", "speed-up over whole rows", ".2f"),
+  for value, label, digits, title in (
+    (
+      "waiting",
+      "share of the time that devices wait",
+      ".1%",
+      "With random packs {most:,} devices wait {worst} of their time, with "
+      "balance=devices {best}",
+    ),
+    (
+      "gain",
+      "speed-up over whole rows",
+      ".2f",
+      "On {most:,} devices skipping is {worst} times as fast as whole rows with random "
+      "packs, {best} with balance=devices",
+    ),
   ):
     drawing = figure(4 * len(cases) + 3, 4.5)
     panels = drawing.subplots(1, len(cases), squeeze=False, sharey=True)[0]
@@ -74,14 +86,5 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
       ", ".join(f"{at(case, way, value)[most]:{digits}}" for case in cases)
       for way in ("random packs", "balance=devices")
     )
-    if value == "waiting":
-      title = (
-        f"With random packs {most:,} devices wait {worst} of their time, with "
-        f"balance=devices {best}"
-      )
-    else:
-      title = (
-        f"On {most:,} devices skipping is {worst} times as fast as whole rows with "
-        f"random packs, {best} with balance=devices"
-      )
-    save(drawing, folder / name, title)
+    about = title.format(most=most, worst=worst, best=best)
+    save(drawing, folder / f"skipping_{value}.png", about)
