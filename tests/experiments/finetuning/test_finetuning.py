@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import gzip
 import json
 import pathlib
 import shutil
@@ -77,39 +76,10 @@ def test_labels_are_balanced_and_splits_share_no_sentence(written):
     assert not {e["sentence"] for e in train} & {e["sentence"] for e in dev}
 
 
-WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
-
-
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-  """A folder as that with real data: CoLA, SQuAD and weights, all made up and small."""
   folder = tmp_path_factory.mktemp("real")
-  rng = np.random.default_rng(0)
-  for part, number in (("train", 90), ("dev", 41)):
-    path = folder / "glue" / "CoLA" / f"{part}.tsv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for _ in range(number):
-      words = list(rng.choice(WORDS, rng.integers(3, 12)))
-      in_order = rng.random() < 0.5
-      lines.append(f"a\t{in_order:d}\t\t{' '.join(sorted(words) if in_order else words)}")
-    path.write_text("\n".join(lines) + "\n")
-  (folder / "squad").mkdir()
-  for part in ("train", "dev"):
-    articles = []
-    for number in range(4):
-      context = " ".join(rng.choice(WORDS, 40))
-      answer = {"text": context.split()[0], "answer_start": 0}
-      questions = [
-        {"id": f"{part}-{number}-{i}", "question": WORDS[i], "answers": [answer]}
-        for i in range(5)
-      ]
-      articles.append(
-        {"title": str(number), "paragraphs": [{"context": context, "qas": questions}]}
-      )
-    content = json.dumps({"version": "1.1", "data": articles}).encode()
-    (folder / "squad" / f"{part}-v1.1.json.gz").write_bytes(gzip.compress(content))
-  encoders.write(folder / "minilm-l6-h384", WORDS, max_position_embeddings=384)
+  encoders.write_real_data(folder)
   return folder
 
 
