@@ -35,7 +35,13 @@ class Part:
   data: str | None = None  # the folder of real data, if there is one
 
   def exhibit(
-    self, name: str, title: str, agreement: Agreement, finding: str, **fields: Any
+    self,
+    name: str,
+    title: str,
+    finding: str,
+    *,
+    agreement: Agreement = "in shape",
+    **fields: Any,
   ) -> Exhibit:
     """An exhibit that this part's command makes, unless `fields` name another command."""
     return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
@@ -51,7 +57,7 @@ class Part:
   ) -> Exhibit:
     """An exhibit of what is not run here, with the numbers that the paper prints."""
     values = [Value(what, number, "not run") for what, number in (printed or {}).items()]
-    return self.exhibit(name, title, "not run here", why, values=values, **fields)
+    return self.exhibit(name, title, why, agreement="not run here", values=values, **fields)
 
   def real_data(self) -> str:
     """The folder of real data.

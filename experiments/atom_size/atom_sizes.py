@@ -117,7 +117,6 @@ def atom_sizes(
   return part.exhibit(
     FIGURES.get((kind, row_length), f"Rows of {row_length}, {kind}"),
     f"{kind}, rows of {row_length}: perplexity by the size of atoms",
-    "in shape",
     finding,
     claim=("" if (kind, row_length) in FIGURES else "(Not in the paper.) ")
     + f"Of all atoms, those of a row have the lowest perplexity ({kind}, rows of "

@@ -81,7 +81,6 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   return part.exhibit(
     "Table 3 and Figure 3",
     "concat and padding with atoms of a row, and whether padding is predicted",
-    "in shape",
     finding,
     claim="Padding reaches a lower perplexity than concat, in more steps.",
     statements=statements,
@@ -162,7 +161,6 @@ def packed(
   return part.exhibit(
     f"Packed, rows of {row_length}",
     "packing compared with concat and padding, atoms of a row",
-    "in shape",
     finding,
     claim="(Not in the paper.) How isolated packs compare with both layouts.",
     statements=statements,

@@ -85,9 +85,9 @@ def steps_an_epoch(
   return part.exhibit(
     "Table 1, Appendices A.3 and A.9",
     "Steps of an epoch, predicted from the token counts and as made",
-    "to the digit",
     f"{agree} of {len(rows)} layouts have the steps an epoch that {text}, end tokens "
     "included, predict.",
+    agreement="to the digit",
     claim="The number of tokens, the layout and the atom determine the steps of an epoch.",
     statements=[
       judged(

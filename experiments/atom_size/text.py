@@ -54,9 +54,9 @@ def filtering(part: Part, path: pathlib.Path) -> Exhibit:
   return part.exhibit(
     "Section A.1 and Figure 4",
     "Rows that are left out of WikiText",
-    "within a tolerance",
     f"The paper's shares {are[by_words]} those of rows with fewer than {LEAST} words, "
     f"and {are[by_characters]} those of rows with at most {LEAST} characters.",
+    agreement="within a tolerance",
     claim=f"Rows with fewer than {LEAST} words are left out: 53.86 % of the rows of the "
     "validation set, 2.33 % of its words. Most rows are short.",
     values=values,

@@ -150,7 +150,6 @@ def losses(part: Part, results: ByArm) -> Exhibit:
   return part.exhibit(
     "Pretraining",
     "Held-out loss of whole documents",
-    "in shape",
     finding,
     claim=CLAIM,
     statements=[
@@ -224,7 +223,6 @@ def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhib
   return part.exhibit(
     "Fine-tuning",
     "Scores after pretraining, and embeddings",
-    "in shape",
     finding,
     claim=CLAIM,
     statements=[*same, *better],

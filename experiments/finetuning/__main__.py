@@ -233,7 +233,6 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
   return part.exhibit(
     "Fine-tuning",
     "packed, unpacked, and packed without the mask",
-    "in shape",
     f"Score of packed minus unpacked fine-tuning, in points: {', '.join(apart)}.",
     claim="Fine-tuning can be packed, too: the scores and the predictions are the same.",
     statements=[statement for runs in tasks for statement in statements(runs)],

@@ -77,7 +77,6 @@ def section_j(part: Part) -> Exhibit:
   return part.exhibit(
     "Section J, Figure 10",
     "Speed-ups by LPFHP at longer rows",
-    "in shape",
     f"The sequences a pack that LPFHP needs for {ENOUGH:.0%} of the theoretical speed-up, "
     f"in rows of {', '.join(summary)} (the paper: around 6 and 12 at 1,024 and 2,048).",
     claim="Longer rows gain more from packing, and need more sequences a pack.",
@@ -124,7 +123,6 @@ def section_q(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Section Q",
       "Rows longer than the longest sequence",
-      "in shape",
       f"Rows longer than the longest sequence gain at most {100 * gain:.2f} points of "
       f"efficiency, on {where}, and lose at most {100 * loss:.2f}, on {there}.",
       claim="Rows longer than the longest sequence can make packing perfect.",
@@ -153,10 +151,10 @@ def molecules(part: Part) -> Exhibit:
   return part.exhibit(
     "Section Q, QM9",
     "Molecules in rows of 36",
-    "to the digit",
     f"Of the row lengths tried, {best} atoms is the fastest: {speedups[best]:.3f} times as "
     f"fast as one molecule in each row of {longest}; at most "
     f"{theoretical_speedup(histogram):.3f} times is possible.",
+    agreement="to the digit",
     claim="Molecules train 1.6 times as fast in rows of 36 atoms.",
     values=[value],
     text=table(["atoms of a row", "packs", "efficiency (%)", "speed-up"], rows, left=())

@@ -141,8 +141,8 @@ def _figure(part: Part, name: str, title: str, names: Sequence[str], claim: str)
   return part.exhibit(
     name,
     f"Lengths of {title}",
-    "to the digit",
     finding,
+    agreement="to the digit",
     claim=claim,
     values=values if name != "Figure 9" else [],
     pictures=[picture],

@@ -173,7 +173,6 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
   return part.exhibit(
     "2021 version, section 5",
     "Two phases, or one packed phase at full length",
-    "in shape",
     finding,
     claim="Packing may make the first phase on short rows superfluous.",
     statements=lower + no_higher,
@@ -218,7 +217,6 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
   return part.exhibit(
     f"Figure {17 + number}",
     f"Phase {number}, packed and unpacked",
-    "in shape",
     finding,
     claim=f"In phase {number} packed and unpacked training reach the same loss.",
     statements=statements,
@@ -250,9 +248,9 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Figures 20 and 21",
       "Both phases of a larger model",
-      "not run here",
       "BERT-large needs an accelerator. There is a config for each of its two phases; "
       "--config.packing.algorithm=none gives the unpacked curves.",
+      agreement="not run here",
       command="python train.py --config=configs/bert_large_phase1.py "
       "--workdir=runs/bert_large_phase1 && python train.py "
       "--config=configs/bert_large_phase2.py:384 --workdir=runs/bert_large_384",

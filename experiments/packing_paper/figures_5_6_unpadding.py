@@ -51,11 +51,11 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Section E, Figures 5 and 6",
       "Un-padding on many devices, estimated",
-      "to the digit",
       f"Un-padding is expected to be {mean[1]:.2f}, {mean[2]:.2f}, {mean[32]:.2f} and "
       f"{mean[MOST]:.2f} times as fast as padding on 1, 2, 32 and {MOST:,} devices, and "
       f"packing the paper's {gumbel.PAPER_PACKING} times on any number. (For 32 devices, "
       f"{DRAWS:,} draws give {drawn:.3f} and the integral {mean[32]:.3f}.)",
+      agreement="to the digit",
       claim="Un-padding loses its speed-up on many devices; packing keeps it, and is ahead "
       "from 2 devices.",
       values=values,

@@ -97,7 +97,6 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Section I",
       "Pretraining with and without the loss of the next sentence",
-      "in shape",
       "Compared with pretraining with the next-sentence loss, fine-tuned models score "
       f"{without} without it (in the paper -1.31 F1), {whole} with whole sentences, and "
       f"{greedy} if these are packed greedily without a mask.",

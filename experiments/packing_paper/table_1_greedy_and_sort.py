@@ -137,7 +137,6 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Table 1, GREEDY and SORT",
       "Overhead and realised speed-up of greedy packing and sorted batches",
-      "in shape",
       f"Greedy packs are {speedups.speedup_of_plan(record)} times as fast as padded rows. "
       f"Compiling a step takes {compiling / 100:.0f} times as long as the step. If each "
       "batch needs it, sorted batches lose all they gain; if each length is compiled once, "

@@ -113,7 +113,6 @@ def table_2(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 2",
     "Measured speed-ups at the lengths of both phases",
-    "in shape",
     f"The speed-up is {min(ratios):.3f} to {max(ratios):.3f} of the packing factor; in the "
     "paper 0.983 to 0.994.",
     claim="Nearly all of the packing factor becomes speed, in both phases.",
@@ -139,7 +138,6 @@ def table_1(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 1, overhead and realised speed-up",
     "The cost of mask, positions and losses of packs",
-    "in shape",
     f"Packed steps take between {min(overheads):+.1f} and {max(overheads):+.1f} % more "
     "time than steps with one sequence in each row; on the paper's IPU 4.3 to 4.5 %.",
     claim="The overhead of packing is below 5 %.",

@@ -79,7 +79,6 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Table 3",
       "Fine-tuned after packed and unpacked pretraining",
-      "in shape",
       "The score of models that were pretrained packed differs from that of models that "
       f"were pretrained unpacked by {difference(scores, 'packed', 'unpacked')}.",
       claim="A model that was pretrained packed scores the same on SQuAD as the reference.",

@@ -114,7 +114,6 @@ def loss_unit(part: Part, results: ByArm) -> Exhibit:
   return part.exhibit(
     "Section 3.2.3",
     "The loss of packs against that of sequences, by length",
-    "in shape",
     finding,
     claim="Averaging the loss over packs favours long sequences and leads to another "
     "optimum.",

@@ -179,7 +179,6 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
   return part.exhibit(
     "Figure 3 right, Figure 17",
     "Optimised setups by the time of training",
-    "in shape",
     finding,
     claim="Packed training reaches the same accuracy in less than half of the time.",
     statements=[
@@ -225,7 +224,6 @@ def spread(part: Part, results: ByArm) -> Exhibit:
   return part.exhibit(
     "Section 3.3",
     "The spread of the sequences of a step",
-    "in shape",
     finding,
     claim="With packing the number of sequences varies from step to step, but little.",
     statements=statements,

@@ -62,7 +62,7 @@ def comparison(
   pictures.curves(part.folder / picture, named(results, names), title=finding)
   texts = filter(None, (before, table(results, names), after))
   fields = {"pictures": [picture], "text": "\n\n".join(texts), **fields}
-  return part.exhibit(number, title, "in shape", finding, **fields)
+  return part.exhibit(number, title, finding, **fields)
 
 
 def mean_difference(a: Results, b: Results, *, way: str = "own") -> float:

@@ -39,10 +39,10 @@ def two_phases(part: Part) -> Exhibit:
   return part.exhibit(
     "Section C, two phases",
     "Padding of the two phases of BERT's pretraining",
-    "within a tolerance",
     f"On average over the steps of both phases, {of_steps:.1f} % of a step is padding; of "
     f"all tokens {of_tokens:.1f} %, since a step of the second phase has four times the "
     "tokens.",
+    agreement="within a tolerance",
     claim="Even with a first phase on short rows about 20 % of the work is padding.",
     values=[
       within("padding of a mean step (%)", "20", of_steps, tolerance=1),
@@ -64,10 +64,10 @@ def truncation(part: Part) -> Exhibit:
   return part.exhibit(
     "Section J, truncation",
     "What a generator loses that drops short sequences",
-    "within a tolerance",
     f"{of_sequences:.1f} % of the sequences are shorter than {LONGEST} tokens. At most "
     f"{SHORTENED:.0%} were shortened at random, so at least {least:.1f} % were short to "
     f"begin with. All shorter sequences together hold {of_tokens:.1f} % of the tokens.",
+    agreement="within a tolerance",
     claim="A generator that drops short sequences loses more than 25 % of the data at 512 "
     "tokens.",
     values=[
@@ -101,7 +101,6 @@ def constant_tokens(part: Part) -> Exhibit:
   return part.exhibit(
     "2021 version, section 1",
     "Real tokens of a batch",
-    "in shape",
     f"The real tokens of a batch of {ROWS} rows vary by {unpacked:.2f} % with one sequence "
     f"in each row, and by {best:.2f} % with optimal packs.",
     claim="With packing each batch has a consistent number of real tokens.",

@@ -77,10 +77,10 @@ def section_f44(part: Part) -> Exhibit:
   return part.exhibit(
     "Section F.4.4, Figures 7 and 8",
     "What least squares leaves over",
-    "within a tolerance",
     f"Without weights {int(left.sum()):,} sequences are left over, and {short:.0%} of the "
     f"empty slots have at most 8 tokens; with weights "
     f"{int(np.maximum(weighted, 0).sum()):,} are left over.",
+    agreement="within a tolerance",
     claim="Rounded least squares leaves 0.35 % of the sequences over; weights on the "
     "shortest leave fewer.",
     values=values,
@@ -117,10 +117,10 @@ def section_f5(part: Part) -> Exhibit:
   return part.exhibit(
     "Section F.5",
     "Weights of the residual",
-    "within a tolerance",
     "On Wikipedia the weights change efficiency by at most "
     f"{max(shares) - min(shares):.2f} points; the best weights need {above:,} packs more "
     "than the optimum.",
+    agreement="within a tolerance",
     claim="The efficiency of least squares depends little on the weights of its residual.",
     values=values,
     text=table([*header, "packs of `optimal`"], rows),

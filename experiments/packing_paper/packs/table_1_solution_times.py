@@ -121,7 +121,6 @@ def solution_times(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 1, solution times",
     "How long the algorithms take",
-    "in shape",
     f"SPFHP takes {1e3 * times['spfhp', None]:.0f} ms, NNLSHP {of_nnlshp:.1f} s, greedy "
     f"packing {times['greedy', None]:.1f} s, ENNLSHP {times['ennlshp', 3]:.1f} s; the "
     f"optimum at depth 3 {times['optimal', 3]:.2f} s.",
@@ -157,7 +156,6 @@ def section_s(part: Part) -> Exhibit:
   return part.exhibit(
     "Section S",
     "Least squares that weights padding, beside least squares and the optimum, depth 3",
-    "in shape",
     f"Without empty slots ENNLSHP needs {gain:,} packs fewer than NNLSHP, in {ratio:.1f} "
     f"times its time; the optimum needs {left:,} fewer than ENNLSHP.",
     claim="With weights of padding least squares is only a little better, and takes 415 "

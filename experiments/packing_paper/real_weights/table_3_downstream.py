@@ -76,7 +76,6 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
   return part.exhibit(
     "Table 3, on GLUE and SQuAD",
     "A real encoder fine-tuned after pretraining",
-    "in shape",
     "Encoders that were pretrained further packed differ in score from those pretrained "
     f"further unpacked by these points: {', '.join(apart)}.",
     claim="A model that was pretrained packed scores the same as the reference.",
