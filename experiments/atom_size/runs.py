@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 import pipeline
 from lab import records
 from lab.machine import machine_and_device
-from lab.studies.fit import fit
+from lab.studies.paired_run import fit
 from lab.studies.study import Arm, Study, agrees, identity, worker
 from lab.timing.turns import in_turns
 from pipeline.batches.loader import RowLoader

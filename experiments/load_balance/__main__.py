@@ -24,9 +24,8 @@ import tqdm
 import packing
 from experiments.load_balance import gumbel, measured
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
-from experiments.load_balance.pictures import draw
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
-from experiments.load_balance.tables import tables
+from experiments.load_balance.tables import draw, tables
 from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
 from lab import command

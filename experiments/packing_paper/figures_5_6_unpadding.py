@@ -12,7 +12,7 @@ import scipy.stats
 
 from experiments.load_balance import gumbel
 from experiments.load_balance.gumbel import MOST, Gumbel
-from experiments.load_balance.pictures import SPEEDUP, device_axes
+from experiments.load_balance.tables import SPEEDUP, device_axes
 from lab.exhibits import Exhibit, to_the_digit, within
 from lab.part import Part
 from lab.pictures import COLOURS, figure, save

@@ -16,7 +16,7 @@ import collections
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,21 +26,22 @@ from ml_collections import ConfigDict
 import packing
 import pipeline
 from lab.statistics import spread_of
-from lab.studies.fit import fit
 from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
 from model import hf, weights
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import init_from
+from training.command import Stopped
 from training.config import make_optimizer
 from training.errors import check
 from training.evaluation import evaluate_pretraining
-from training.mesh import make_mesh
+from training.mesh import make_mesh, put_batch
 from training.recipe import Recipe, resolve
 from training.record.files import write_text
 from training.record.metrics import means
 from training.record.parameters import parameters_digest
-from training.step import TrainingProgram
+from training.record.progress import Progress
+from training.step import State, TrainingProgram
 
 POINTS = 100  # of a learning curve
 EVALUATED = (6, 9, 14, 21, 31, 45, 67, 100)  # of these points
@@ -185,6 +186,42 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
       "steps": {str(n): k for n, k in sorted(collections.Counter(counts).items())},
     },
   }
+
+
+def fit(
+  program: TrainingProgram,
+  batches: Iterable,
+  *,
+  steps: int,
+  pauses: Collection[int],
+  params: Any = None,
+  name: str,
+) -> Iterator[tuple[int, State, list[dict[str, Any]]]]:
+  """Trains from `params`, or from random parameters if there are none.
+
+  Yields:
+    After each step in `pauses`: its number, the state, and the totals that `train_step`
+    returned for each step since the last pause, on the host.
+
+  Raises:
+    Stopped: a loss is not finite.
+  """
+  state, values = program.init(params), []
+  with Progress(name, total=steps) as progress:
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
+      state, totals = program.train_step(state, put_batch(batch, program.mesh))
+      values.append(totals)
+      progress.update()
+      if step not in pauses:
+        continue
+      values = jax.device_get(values)
+      if not all(x["finite"] for x in values):
+        raise Stopped(
+          f"{name}: the loss is not finite by step {step}. Set a lower learning rate."
+        )
+      yield step, state, values
+      values = []
+      progress.line(step, {})
 
 
 def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
