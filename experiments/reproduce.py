@@ -18,8 +18,8 @@ import time
 
 from lab import command, report
 from lab import part as parts
+from lab.exhibits import Part
 from lab.options import add_some
-from lab.part import Part
 from training.command import Stopped
 from training.record.files import write_text
 

@@ -11,7 +11,8 @@ from typing import Any
 from lab import options as lab
 from lab import part as parts
 from lab import real_data, report
-from lab.part import MISTAKES, Maker, Part
+from lab.exhibits import Part
+from lab.part import MISTAKES, Maker
 from training.command import Parser, positive
 from training.record.files import write_json, write_text
 from training.sweep.jobs import cores

@@ -16,7 +16,7 @@ import scipy
 
 import packing
 from lab import records
-from lab.part import Part
+from lab.exhibits import Part
 from training.record.files import write_json
 
 

@@ -40,8 +40,8 @@ from experiments.atom_size.runs import (
 from experiments.atom_size.steps import steps_an_epoch
 from experiments.atom_size.text import filtering
 from lab import command, real_data
-from lab.exhibits import Exhibit
-from lab.part import Part, machines_of
+from lab.exhibits import Exhibit, Part
+from lab.part import machines_of
 from lab.studies.study import Study
 from model.models import abstract_model
 from packing import InputError

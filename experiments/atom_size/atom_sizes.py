@@ -23,8 +23,7 @@ from experiments.atom_size.perplexities import (
   segments_of,
 )
 from experiments.atom_size.runs import Layout
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.report import table
 from lab.statistics import larger, mean_and_sd, throughout
 from pipeline.batches import atoms

@@ -21,8 +21,7 @@ from experiments.atom_size.perplexities import (
   segments_of,
 )
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
-from lab.exhibits import Exhibit, Statement
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, Statement
 from lab.report import table
 from lab.statistics import larger, mean_and_sd, paired_difference
 

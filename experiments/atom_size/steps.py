@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from experiments.atom_size.perplexities import Found
-from lab.exhibits import Exhibit, judged
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, judged
 from lab.report import table
 
 

@@ -12,8 +12,7 @@ import pathlib
 
 import numpy as np
 
-from lab.exhibits import Exhibit, judged, within
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, judged, within
 from lab.report import table
 
 PAPER = ("53.86", "2.33", "208,893")  # rows and words left out, in percent; words that stay

@@ -40,8 +40,7 @@ from experiments.packing_paper.curves.tables import (
 )
 from lab import command, real_data, records
 from lab.embeddings import embedder
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.plans import made_once
 from lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
 from lab.studies.paired_run import held_out

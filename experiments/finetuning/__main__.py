@@ -26,9 +26,8 @@ from experiments.finetuning.real_tasks import (
 )
 from experiments.finetuning.runs import Runs, run_all
 from lab import command, real_data, report
-from lab.exhibits import Exhibit, Statement, judged
+from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.options import add_some
-from lab.part import Part
 from lab.statistics import mean_and_sd, same_score
 from model import weights
 from training.evaluation import predict

@@ -23,7 +23,7 @@ import tqdm
 import packing
 from experiments.load_balance.tables import by_devices
 from lab import command, real_data
-from lab.part import Part
+from lab.exhibits import Part
 from lab.pictures import COLOURS, PERCENT, figure, save
 from lab.plans import cached_plan, digest, made_once
 from packing import Cost, Plan

@@ -10,8 +10,7 @@ import pathlib
 from collections.abc import Mapping
 
 import packing
-from lab.exhibits import Exhibit, judged, to_the_digit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, judged, to_the_digit
 from lab.pictures import COLOURS, figure, save
 from lab.plans import cached_plan
 from lab.report import table

@@ -9,8 +9,7 @@ import numpy as np
 
 import packing
 from experiments.packing_paper.figure_10_longer_rows import theoretical_speedup
-from lab.exhibits import Exhibit, Value, to_the_digit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, Value, to_the_digit
 from lab.pictures import COLOURS, PERCENT, figure, save
 from lab.report import table
 

@@ -22,8 +22,7 @@ from experiments.packing_paper.curves import arms as curves
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_difference
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.report import table
 from lab.statistics import equivalent, larger, mean_and_sd, not_more
 from lab.studies.paired_run import held_out

@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.packing_paper.curves import ablation, arms, claims
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 
 
 def exhibits(part: Part) -> list[Exhibit]:

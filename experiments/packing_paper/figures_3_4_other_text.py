@@ -17,8 +17,7 @@ from experiments.packing_paper.curves.arms import QUICK, make_study
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import comparison, mean_difference
 from lab import real_data
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.statistics import equivalent, larger
 from lab.studies.paired_run import held_out
 from lab.studies.study import Arm

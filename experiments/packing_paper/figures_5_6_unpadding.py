@@ -13,8 +13,7 @@ import scipy.stats
 from experiments.load_balance import gumbel
 from experiments.load_balance.gumbel import MOST, Gumbel
 from experiments.load_balance.tables import SPEEDUP, device_axes
-from lab.exhibits import Exhibit, to_the_digit, within
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, to_the_digit, within
 from lab.pictures import COLOURS, figure, save
 
 DRAWS = 100_000  # to check the integral: the paper draws

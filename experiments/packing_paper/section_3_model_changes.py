@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lab.exhibits import Exhibit, Value, to_the_digit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, Value, to_the_digit
 from model.masks import packed_attention_mask
 from packing.testing import lay_out
 from training.optimizer import lamb, packed_betas

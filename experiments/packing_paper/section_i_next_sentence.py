@@ -23,8 +23,7 @@ from experiments.packing_paper.curves.arms import (
   of_sentences,
 )
 from experiments.packing_paper.curves.claims import long_enough
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.statistics import larger
 from lab.studies.study import Arm, Study
 

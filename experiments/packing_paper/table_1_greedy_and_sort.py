@@ -15,9 +15,8 @@ import numpy as np
 import packing
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, greedy_plan
-from lab.exhibits import Exhibit
+from lab.exhibits import Exhibit, Part
 from lab.machine import machine_and_device
-from lab.part import Part
 from lab.plans import measured_once
 from lab.report import table
 from lab.statistics import quartiles, spread

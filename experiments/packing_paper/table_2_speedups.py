@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 import packing
-from lab.exhibits import Exhibit, Statement, judged
+from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.machine import machine_and_device
-from lab.part import Part
 from lab.plans import cached_plan, measured_once
 from lab.report import table
 from lab.statistics import median_interval, spread

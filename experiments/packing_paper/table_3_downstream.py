@@ -15,8 +15,8 @@ from experiments.finetuning import local_tasks, pretrained
 from experiments.finetuning.pretrained import Models, Scores
 from experiments.finetuning.real_tasks import Files
 from experiments.packing_paper.curves.arms import make_study
-from lab.exhibits import Exhibit
-from lab.part import Part, machine_of_runs
+from lab.exhibits import Exhibit, Part
+from lab.part import machine_of_runs
 from lab.report import table
 from lab.statistics import SCORE_MARGIN, same_score
 from lab.studies.study import Study

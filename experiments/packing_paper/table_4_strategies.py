@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.exhibits import Exhibit, Value, to_the_digit, within
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, Value, to_the_digit, within
 from packing.algorithms.nnls import count_strategies, packing_matrix
 
 # Columns as the paper has them.

@@ -12,8 +12,7 @@ from experiments import publish, reproduce
 from experiments.packing_paper import table_4_strategies as strategies
 from lab import part as parts
 from lab import records, report
-from lab.exhibits import Exhibit, Statement
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, Statement
 from lab.statistics import judge, larger
 
 PACKING = publish.ROOT / publish.PACKING

@@ -6,8 +6,7 @@ import pytest
 from experiments.packing_paper import table_4_strategies as strategies
 from lab import part as parts
 from lab import plans, report
-from lab.exhibits import to_the_digit, within
-from lab.part import Part
+from lab.exhibits import Part, to_the_digit, within
 from lab.plans import cached_plan
 from packing import InputError
 from training.record.files import write_json

@@ -21,8 +21,7 @@ from experiments.packing_paper.curves.tables import (
   table,
 )
 from lab import report
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.statistics import equivalent, larger
 from lab.studies.paired_run import EARLY, EARLY_SHARE, held_out, in_training
 from lab.studies.study import ByArm

@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 import pipeline
-from lab.part import Part
+from lab.exhibits import Part
 from lab.studies.study import SEEDS, Arm, Study
 
 _SAME = {"packing.adjust": "reduce_batch"}

@@ -25,8 +25,7 @@ from experiments.packing_paper.curves.tables import (
   table,
 )
 from lab import report
-from lab.exhibits import Exhibit, Statement, judged
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.statistics import LEVEL, equivalent, larger, reaches, throughout
 from lab.studies.paired_run import EARLY, EARLY_SHARE, held_out
 from lab.studies.study import ByArm, Results

@@ -8,8 +8,7 @@ import numpy as np
 
 from experiments.packing_paper.curves import pictures
 from lab import report
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.statistics import mean_and_sd, paired_difference
 from lab.studies.paired_run import held_out
 from lab.studies.study import ByArm, Results

@@ -10,8 +10,7 @@ import math
 import numpy as np
 
 import packing
-from lab.exhibits import Exhibit, Value, within
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, Value, within
 from lab.plans import cached_plan
 from lab.report import table
 from lab.statistics import spread_of

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 import packing
-from lab.exhibits import Exhibit, to_the_digit, within
-from lab.part import Part
+from lab.exhibits import Exhibit, Part, to_the_digit, within
 from lab.pictures import COLOURS, figure, save
 from lab.plans import cached_plan
 from lab.report import table

@@ -14,9 +14,8 @@ from typing import Any
 
 import packing
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA
-from lab.exhibits import Exhibit, judged
+from lab.exhibits import Exhibit, Part, judged
 from lab.machine import machine
-from lab.part import Part
 from lab.plans import measured_once, solvers
 from lab.report import table
 

@@ -16,13 +16,13 @@ import numpy as np
 import packing
 from lab.exhibits import (
   Exhibit,
+  Part,
   Value,
   agreeing,
   compared,
   to_the_digit,
   within,
 )
-from lab.part import Part
 from lab.plans import cached_plan
 from lab.report import table
 

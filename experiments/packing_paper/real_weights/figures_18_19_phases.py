@@ -10,8 +10,7 @@ import dataclasses
 
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper.real_weights import figures_3_4_curves as curves
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.studies.study import Study
 
 SHORT, FULL = 128, curves.ROW_LENGTH  # tokens of a row

@@ -17,8 +17,7 @@ from typing import Any
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS, lasting
 from lab import real_data
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.studies.study import Study
 from training import init_from
 

@@ -15,8 +15,7 @@ import numpy as np
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
 from experiments.packing_paper.real_weights import figures_3_4_curves as curves
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 from lab.statistics import same_score
 
 GLUE = ("mrpc", "stsb", "sst2")

@@ -18,8 +18,8 @@ from experiments.atom_size.steps import predicted_rows, steps_an_epoch
 from experiments.atom_size.text import filtering
 from lab import part as parts
 from lab import records
+from lab.exhibits import Part
 from lab.machine import machine
-from lab.part import Part
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora

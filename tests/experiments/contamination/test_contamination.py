@@ -14,7 +14,7 @@ from experiments.contamination import __main__ as contamination
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs
-from lab.part import Part
+from lab.exhibits import Part
 from lab.studies.streams import CUT
 from lab.studies.study import Study
 from packing import InputError

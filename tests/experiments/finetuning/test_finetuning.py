@@ -15,7 +15,7 @@ from configs import glue
 from experiments.finetuning import __main__ as finetuning
 from experiments.finetuning import local_tasks, real_tasks, runs
 from lab import real_data, records
-from lab.part import Part
+from lab.exhibits import Part
 from lab.studies.study import agrees
 from tests import shared_data
 from tests.experiments import encoders

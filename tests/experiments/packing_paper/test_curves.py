@@ -5,7 +5,7 @@ import pytest
 
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS
-from lab.part import Part
+from lab.exhibits import Part
 from tests.experiments import made_up
 
 SEEDS = 3

@@ -12,8 +12,7 @@ from experiments.packing_paper import table_4_strategies as strategies
 from experiments.packing_paper.packs import section_c_padding as padding
 from experiments.packing_paper.packs import table_1_solution_times as solution_times
 from experiments.packing_paper.packs import tables_1_5_6_7_packing as tables
-from lab.exhibits import Exhibit
-from lab.part import Part
+from lab.exhibits import Exhibit, Part
 
 
 @pytest.fixture(scope="module")

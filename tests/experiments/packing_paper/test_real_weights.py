@@ -9,7 +9,7 @@ import pytest
 from experiments.packing_paper.real_weights import figures_3_4_curves as real_weights
 from experiments.packing_paper.real_weights import figures_18_19_phases as phases
 from experiments.packing_paper.real_weights import table_3_downstream as table_3
-from lab.part import Part
+from lab.exhibits import Part
 from lab.studies import paired_run
 from model import hf
 from packing import InputError

@@ -9,7 +9,7 @@ from experiments.packing_paper import section_c_other_ways as other_ways
 from experiments.packing_paper import section_i_next_sentence as next_sentence
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.figures_18_19_two_phases import Phase
-from lab.part import Part
+from lab.exhibits import Part
 from lab.studies.study import Study
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
