@@ -24,8 +24,8 @@ from experiments.atom_size.perplexities import (
 )
 from experiments.atom_size.runs import Layout
 from lab.exhibits import Exhibit, Part
-from lab.report import table
 from lab.statistics import larger, mean_and_sd, throughout
+from lab.table import table
 from pipeline.batches import atoms
 
 MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one

@@ -22,8 +22,8 @@ from experiments.atom_size.perplexities import (
 )
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
 from lab.exhibits import Exhibit, Part, Statement
-from lab.report import table
 from lab.statistics import larger, mean_and_sd, paired_difference
+from lab.table import table
 
 NAMES = {
   CONCAT: "concat",

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.atom_size.perplexities import Found
 from lab.exhibits import Exhibit, Part, judged
-from lab.report import table
+from lab.table import table
 
 
 def predicted_rows(

@@ -13,7 +13,7 @@ import pathlib
 import numpy as np
 
 from lab.exhibits import Exhibit, Part, judged, within
-from lab.report import table
+from lab.table import table
 
 PAPER = ("53.86", "2.33", "208,893")  # rows and words left out, in percent; words that stay
 LEAST = 50  # words of a row, as the paper says; or characters

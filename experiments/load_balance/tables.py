@@ -10,7 +10,7 @@ import matplotlib.ticker
 
 from experiments.load_balance.ways import BY_TOKENS, UNPADDING
 from lab.pictures import COLOURS, figure, save
-from lab.report import table
+from lab.table import table
 
 SPEEDUP = "speed-up over padding"
 Columns = Mapping[str, str]  # by header, a format of the row's fields

@@ -13,7 +13,7 @@ import packing
 from lab.exhibits import Exhibit, Part, judged, to_the_digit
 from lab.pictures import COLOURS, figure, save
 from lab.plans import cached_plan
-from lab.report import table
+from lab.table import table
 
 LENGTHS = (128, 384, 512, 1024, 2048)
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, None)

@@ -11,7 +11,7 @@ import packing
 from experiments.packing_paper.figure_10_longer_rows import theoretical_speedup
 from lab.exhibits import Exhibit, Part, Value, to_the_digit
 from lab.pictures import COLOURS, PERCENT, figure, save
-from lab.report import table
+from lab.table import table
 
 # By figure: what it shows, the histograms, what the paper says.
 GROUPS = {

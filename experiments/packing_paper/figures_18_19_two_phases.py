@@ -23,10 +23,10 @@ from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_difference
 from lab.exhibits import Exhibit, Part
-from lab.report import table
 from lab.statistics import equivalent, larger, mean_and_sd, not_more
 from lab.studies.paired_run import held_out
 from lab.studies.study import Arm, ByArm, Study
+from lab.table import table
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: as BERT's 900,000 of 1,000,000 steps

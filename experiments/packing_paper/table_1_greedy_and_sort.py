@@ -18,8 +18,8 @@ from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, gr
 from lab.exhibits import Exhibit, Part
 from lab.machine import machine_and_device
 from lab.plans import measured_once
-from lab.report import table
 from lab.statistics import quartiles, spread
+from lab.table import table
 from lab.timing import speedup, steps, turns
 from training.mesh import make_mesh, put_batch
 

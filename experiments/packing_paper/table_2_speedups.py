@@ -16,8 +16,8 @@ import packing
 from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.machine import machine_and_device
 from lab.plans import cached_plan, measured_once
-from lab.report import table
 from lab.statistics import median_interval, spread
+from lab.table import table
 from lab.timing import speedup
 from lab.timing.turns import steadiest_clock
 

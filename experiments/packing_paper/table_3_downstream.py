@@ -17,9 +17,9 @@ from experiments.finetuning.real_tasks import Files
 from experiments.packing_paper.curves.arms import make_study
 from lab.exhibits import Exhibit, Part
 from lab.part import machine_of_runs
-from lab.report import table
 from lab.statistics import SCORE_MARGIN, same_score
 from lab.studies.study import Study
+from lab.table import table
 
 # The task of GLUE whose config is used. Not cola (word order): there, models of this size
 # differ by 1 to 8 points from seed to seed. Not qqp (whether two sentences follow each

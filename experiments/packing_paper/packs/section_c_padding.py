@@ -12,8 +12,8 @@ import numpy as np
 import packing
 from lab.exhibits import Exhibit, Part, Value, within
 from lab.plans import cached_plan
-from lab.report import table
 from lab.statistics import spread_of
+from lab.table import table
 
 PHASES = {128: 900_000, 512: 100_000}  # steps with rows of so many tokens
 LONGEST = 512

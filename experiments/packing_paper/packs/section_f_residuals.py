@@ -14,7 +14,7 @@ import packing
 from lab.exhibits import Exhibit, Part, to_the_digit, within
 from lab.pictures import COLOURS, figure, save
 from lab.plans import cached_plan
-from lab.report import table
+from lab.table import table
 
 WIKIPEDIA, SQUAD = "wikipedia_512", "squad_1_1_384"
 SHORTEST = (-4620, -4553, -4612, -4614, -3723, -3936, -3628, -3970)  # lengths 1 to 8

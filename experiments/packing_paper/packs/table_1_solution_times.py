@@ -17,7 +17,7 @@ from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA
 from lab.exhibits import Exhibit, Part, judged
 from lab.machine import machine
 from lab.plans import measured_once, solvers
-from lab.report import table
+from lab.table import table
 
 # By algorithm and depth, the seconds that the paper prints.
 SECONDS: dict[tuple[str, int | None], str] = {

@@ -24,7 +24,7 @@ from lab.exhibits import (
   within,
 )
 from lab.plans import cached_plan
-from lab.report import table
+from lab.table import table
 
 WIKIPEDIA, SQUAD = "wikipedia_512", "squad_1_1_384"
 _COUNTS = ("strategies", "packs", "tokens", "padding tokens")
