@@ -19,7 +19,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -201,25 +201,30 @@ def _draw(results: list[dict], path: str):
   pictures.save(drawing, pathlib.Path(path), "Packs above the proven bound, %")
 
 
+# What --only names: the records, a row of each, and the columns of words.
+PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
+  "speed": (lambda options: _speed(), _speed_row, ("what",)),
+  "peers": (lambda options: _peers(options.seeds), _peer_row, ("lengths", "packer")),
+  "optimal": (lambda options: _optimal(), _optimal_row, ("histogram",)),
+}
+USUAL = ("speed", "peers")  # without --only
+
+
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__, "packing")
-  parser.add_argument("--only", choices=("speed", "peers", "optimal"))
+  parser.add_argument("--only", choices=PARTS)
   add(parser, "--seeds", 3, "orders of arrival")
   add_picture(parser)
   options = parser.parse_args(arguments)
-  if options.picture and options.only in ("speed", "optimal"):
+  names = [options.only] if options.only else USUAL
+  if options.picture and "peers" not in names:
     parser.error(f"--picture shows the peers, which --only={options.only} leaves out")
   results: dict[str, list[dict]] = {}
-  print(f"{machine()}\n")
-  if options.only in (None, "speed"):
-    speed = _speed()
-    results["speed"] = print_table(speed, _speed_row, left=["what"])
-  if options.only == "optimal":
-    results["optimal"] = print_table(_optimal(), _optimal_row, left=["histogram"])
-  if options.only in (None, "peers"):
-    peers = _peers(options.seeds)
+  print(machine())
+  for name in names:
+    make, row, left = PARTS[name]
     print()
-    results["peers"] = print_table(peers, _peer_row, left=("lengths", "packer"))
+    results[name] = print_table(make(options), row, left=left)
   write(options, machine(), **results)
   if options.picture:
     _draw(results["peers"], options.picture)

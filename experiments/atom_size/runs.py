@@ -160,15 +160,12 @@ class Rows:
     self._packed = packed
     optimizer = packed.optimizer
     peak, steps = optimizer.learning_rate, optimizer.warmup_steps
+    options = ("b1", "b2", "eps", "weight_decay", "clip_norm")
     self.program = TrainingProgram(
       model_config(packed, head="causal", vocab_size=len(self.dataset.vocabulary)),
       adamw(
         optax.warmup_constant_schedule(peak / steps, peak, steps - 1),
-        b1=optimizer.b1,
-        b2=optimizer.b2,
-        eps=optimizer.eps,
-        weight_decay=optimizer.weight_decay,
-        clip_norm=optimizer.clip_norm,
+        **{name: optimizer[name] for name in options},
       ),
       mesh=make_mesh(1),
       seed=config.seed,
