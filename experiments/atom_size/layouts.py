@@ -14,7 +14,7 @@ import numpy as np
 from experiments.atom_size import pictures
 from experiments.atom_size.perplexities import (
   Found,
-  Run,
+  Result,
   held_out,
   mean_nats,
   nats_of,
@@ -170,7 +170,7 @@ def packed(
   )
 
 
-def _timed(run: Run, seconds_a_step: float) -> Run:
+def _timed(run: Result, seconds_a_step: float) -> Result:
   evaluations = [
     point | {"seconds": point["step"] * seconds_a_step} for point in run["evaluations"]
   ]
@@ -178,7 +178,7 @@ def _timed(run: Run, seconds_a_step: float) -> Run:
 
 
 def _at_equal(
-  a: Sequence[Run], b: Sequence[Run], *, by: str
+  a: Sequence[Result], b: Sequence[Result], *, by: str
 ) -> tuple[list[float], list[float]]:
   """Held-out nats of pairs of runs, at the end of the shorter run of each pair."""
   ends = [
@@ -190,7 +190,7 @@ def _at_equal(
   return first, second
 
 
-def _at(run: Run, value: float, by: str) -> float:
+def _at(run: Result, value: float, by: str) -> float:
   """Held-out nats, interpolated between evaluations, linearly in the logarithm of `by`."""
   points = run["evaluations"]
   nats = [math.log(point["perplexity"]) for point in points]

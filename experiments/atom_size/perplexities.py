@@ -16,8 +16,8 @@ import numpy.typing as npt
 from experiments.atom_size.runs import Layout
 
 SEGMENTS = 100  # of an epoch
-Run = Mapping[str, Any]
-Found = Mapping[Layout, Sequence[Run]]  # a row length's runs, by seed
+Result = Mapping[str, Any]
+Found = Mapping[Layout, Sequence[Result]]  # a row length's runs, by seed
 
 
 def last_epoch(
@@ -98,18 +98,18 @@ def smooth(values: npt.ArrayLike, alpha: float) -> np.ndarray:
   return smoothed
 
 
-def epochs_of(run: Run) -> int:
+def epochs_of(run: Result) -> int:
   """The number of epochs of a run; the last is compared."""
   return round(len(run["nats"]) / run["steps_per_epoch"])
 
 
-def segments_of(run: Run) -> np.ndarray:
+def segments_of(run: Result) -> np.ndarray:
   """Perplexity in hundredths of the last epoch."""
   steps, epochs = run["steps_per_epoch"], epochs_of(run)
   return last_epoch(run["nats"], run["targets"], steps_per_epoch=steps, epochs=epochs)
 
 
-def mean_nats(run: Run, *, free: int = 0) -> float:
+def mean_nats(run: Result, *, free: int = 0) -> float:
   """The mean loss over the last epoch; `free` of its tokens cost nothing, uncounted."""
   middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
   compared = middles > epochs_of(run) - 1
@@ -118,7 +118,7 @@ def mean_nats(run: Run, *, free: int = 0) -> float:
   return nats / (targets.sum() - free)
 
 
-def held_out(run: Run) -> float:
+def held_out(run: Result) -> float:
   """The perplexity of all held-out text at the end."""
   return run["held_out"]["perplexity"]
 

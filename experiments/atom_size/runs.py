@@ -142,7 +142,7 @@ def make_study(
   )
 
 
-class Rows:
+class Shared:
   """The dataset, the step and the held-out text, which all arms of a row length share.
 
   Args:
@@ -210,8 +210,8 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     InputError: the documents do not fit the layout.
   """
   del keep_in
-  rows = Rows(config)
-  loader, program, held_out = rows.loader(config), rows.program, rows.held_out()
+  shared = Shared(config)
+  loader, program, held_out = shared.loader(config), shared.program, shared.held_out()
   epochs, unit = parse_duration("train.duration", config.train.duration)
   assert unit == "epoch", "see make_study"
   steps = round(epochs * loader.batches_per_epoch)
@@ -266,8 +266,8 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   same = kept is not None and agrees(kept.get("of"), made_from)
   if same and kept["seconds"].keys() >= configs.keys():
     return kept
-  rows = Rows(first)
-  program, state = rows.program, rows.program.init()
+  shared = Shared(first)
+  program, state = shared.program, shared.program.init()
 
   def some_steps(batches, _: int):
     nonlocal state
@@ -277,7 +277,7 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
 
   with contextlib.ExitStack() as stack:
     batches = {
-      name: stack.enter_context(contextlib.closing(rows.loader(config).iterate()))
+      name: stack.enter_context(contextlib.closing(shared.loader(config).iterate()))
       for name, config in configs.items()
     }
     turns = {

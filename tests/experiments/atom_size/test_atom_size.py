@@ -330,7 +330,7 @@ class TestTheWholeStudy:
     folder = part.folder / "wikitext" / "64"
     fields = atom_size.text_of(part)
     study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY)
-    rows = runs.Rows(study.runs[0][1].config)
+    rows = runs.Shared(study.runs[0][1].config)
     evaluated = sum(int(batch["loss_mask"].sum()) for batch in rows.held_out())
     lengths, _ = atoms.documents(rows.dataset.held_out)
     assert evaluated == lengths.sum()  # and the end tokens, less the first of each
