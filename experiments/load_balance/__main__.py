@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tqdm
 
@@ -36,31 +36,19 @@ DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tab
 BATCH = 32  # sequences of a device, section E; the batch of most tables
 
 
-class Grid(NamedTuple):
-  """What is simulated.
-
-  Attributes:
-    devices: their numbers.
-    batches: numbers of sequences on a device; one of them is `BATCH`.
-    sequences: how many are drawn for each number of devices and batch, about.
-  """
-
-  devices: Sequence[int] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-  batches: Sequence[int] = (1, 4, 16, 32, 64, 256)
-  sequences: int = 2**22
-
-
-GRID = Grid()
+DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+BATCHES = (1, 4, 16, BATCH, 64, 256)  # sequences of a device
+SEQUENCES = 2**22  # drawn for each number of devices and batch, about
 
 
 def simulate_grid(
-  ways: Mapping[str, Way], lengths: Lengths, network: Network, grid: Grid
+  ways: Mapping[str, Way], lengths: Lengths, network: Network
 ) -> list[dict[str, Any]]:
   """A row for each way, number of devices and batch; speed-ups are over the first way."""
   rows = []
-  cells = [(n, b) for b in grid.batches for n in grid.devices]
+  cells = [(n, b) for b in BATCHES for n in DEVICES]
   for n, b in tqdm.tqdm(cells, desc="simulating", disable=None):
-    steps = simulate(ways, lengths, devices=n, batch=b, sequences=grid.sequences)
+    steps = simulate(ways, lengths, devices=n, batch=b, sequences=SEQUENCES)
     summaries = {way: summarise(x, network) for way, x in steps.items()}
     base = next(iter(summaries.values())).sequences_per_second
     for way, summary in summaries.items():
@@ -69,9 +57,7 @@ def simulate_grid(
   return rows
 
 
-def check_paper_method(
-  ways: Mapping[str, Way], lengths: Lengths, *, sequences: int
-) -> dict[str, Any]:
+def check_paper_method(ways: Mapping[str, Way], lengths: Lengths) -> dict[str, Any]:
   """Applies section E to the simulated speed-ups of 8 devices, and simulates the others.
 
   Returns the distributions, and a row for each number of devices.
@@ -79,7 +65,7 @@ def check_paper_method(
   both = {name: ways[name] for name in (PADDING, UNPADDING)}
   speedups = {}
   for n in (2**k for k in range(gumbel.MOST.bit_length())):
-    steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=sequences)
+    steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=SEQUENCES)
     slowest = {name: x.seconds.max(1) for name, x in steps.items()}
     speedups[n] = slowest[PADDING] / slowest[UNPADDING]
   several = gumbel.fit(speedups[gumbel.DEVICES])
@@ -124,12 +110,12 @@ def run(workdir: pathlib.Path, coefficients: str | None) -> Iterator[dict[str, A
     "device": device,
     "histogram": HISTOGRAM,
     "network": network._asdict(),
-    "exchange_seconds": {n: network.seconds(n) for n in GRID.devices},
+    "exchange_seconds": {n: network.seconds(n) for n in DEVICES},
     "packing": f"packing, depth {DEPTHS[-1]}",
     "packing_factors": {depth: plan.packing_factor for depth, plan in plans.items()},
     "batch": BATCH,
-    "paper_method": check_paper_method(ways, lengths, sequences=GRID.sequences),
-    "rows": simulate_grid(ways, lengths, network, GRID),
+    "paper_method": check_paper_method(ways, lengths),
+    "rows": simulate_grid(ways, lengths, network),
   }
   yield result
   if given is None:

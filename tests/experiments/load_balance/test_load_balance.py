@@ -221,8 +221,9 @@ class TestCommand:
 
   @pytest.fixture
   def small(self, monkeypatch):
-    monkeypatch.setattr(load_balance, "GRID", load_balance.Grid((1, 4), (2, 32), 100))
-    monkeypatch.setattr(load_balance, "DEPTHS", (2,))
+    small = {"DEVICES": (1, 4), "BATCHES": (2, 32), "SEQUENCES": 100, "DEPTHS": (2,)}
+    for name, value in small.items():
+      monkeypatch.setattr(load_balance, name, value)
 
   def run(self, workdir, coefficients):
     return load_balance.main([f"--workdir={workdir}", f"--coefficients={coefficients}"])
