@@ -79,5 +79,5 @@ def run(
     print(f"error: {error}", file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print("Stopped before the end. A study resumes if its command is run again.", file=sys.stderr)
+    print("Stopped. A study resumes if its command is run again.", file=sys.stderr)
     return 130
