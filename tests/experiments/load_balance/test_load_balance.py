@@ -54,10 +54,6 @@ class TestPaper:
       quantile = gumbel.quantile_of_slowest(self.one, 11, probability=p)
       assert (drawn < quantile).mean() == pytest.approx(p, abs=0.01), p
 
-  def test_a_fit_finds_what_was_drawn(self):
-    drawn = np.random.default_rng(0).gumbel(1.6, 0.13, 5_000)
-    assert gumbel.fit(drawn) == pytest.approx((1.6, 0.13), abs=0.01)
-
 
 class TestWaysBesidePlainLoops:
   def test_padding(self, lengths, deal):
