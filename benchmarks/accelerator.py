@@ -48,9 +48,10 @@ import jax
 from benchmarks.accelerator_report import report
 from benchmarks.accelerator_session import Record, Session, prove
 from benchmarks.accelerator_steps import Case, Change, Pace
-from benchmarks.command import add, make_parser, run, some_of, write
-from benchmarks.small_bert import machine_and_device
+from benchmarks.command import make_parser, write
 from benchmarks.trace import name_operations
+from lab.machine import machine_and_device
+from lab.options import add, run, some_of
 from training.record.flops import peak_of
 
 CASES = (
@@ -111,7 +112,7 @@ def versions() -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
+  parser = make_parser(__doc__, "accelerator")
   parser.add_argument(
     "--out", metavar="DIR", required=True, help="a folder for results.json and report.md"
   )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.steps import spread
-from benchmarks.table import record_table
 from benchmarks.trace import kind_table
+from lab.statistics import spread
+from lab.table import record_table
 from model.testing import verify
 
 

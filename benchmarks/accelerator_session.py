@@ -27,9 +27,9 @@ from benchmarks.accelerator_steps import (
   halving,
   plan_of,
 )
-from benchmarks.small_bert import make_config
-from benchmarks.speedup import make_batches
-from benchmarks.steps import quartiles
+from lab.statistics import quartiles
+from lab.timing.models import make_config
+from lab.timing.speedup import make_batches
 from model.files import write_json, write_text
 from model.testing import verify
 

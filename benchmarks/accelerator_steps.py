@@ -10,16 +10,11 @@ import jax
 import numpy as np
 
 import packing
-from benchmarks.speedup import make_batches, make_programs, model_flops
-from benchmarks.steps import (
-  CompiledStep,
-  Trainer,
-  compile_step,
-  in_turns,
-  products,
-  quartiles,
-)
 from benchmarks.trace import trace
+from lab.statistics import quartiles
+from lab.timing.speedup import make_batches, make_programs, model_flops
+from lab.timing.steps import CompiledStep, Trainer, compile_step
+from lab.timing.turns import in_turns, products
 from model import attention
 from training.mesh import make_mesh, put_batch
 

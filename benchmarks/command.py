@@ -1,94 +1,54 @@
-"""The command line of all benchmarks; a user's mistakes are reported before any work."""
+"""Options that several benchmarks have, and the file of their numbers."""
 
 from __future__ import annotations
 
 import argparse
 import pathlib
-import sys
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
 import packing
+from lab import options as lab
+from lab.options import add
 from model import SIZES
 from model.files import write_json
-from training import memory
-from training.command import Parser, positive
+from training.command import Parser
 
 DTYPES = ("float32", "bfloat16")
 
 
-def make_parser(description: str | None) -> Parser:
-  """A parser with `--json` that prints the description unchanged."""
-  parser = Parser(
-    description=description,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,  # some options are looked for before they are parsed
-  )
+def make_parser(doc: str | None, module: str) -> Parser:
+  """The parser of `benchmarks.MODULE`, with `--json`."""
+  parser = lab.make_parser(doc, f"benchmarks.{module}")
   parser.add_argument(
     "--json", type=output_file, metavar="F.json", help="write all numbers to this file"
   )
   return parser
 
 
-def add_picture(parser: argparse.ArgumentParser):
+def add_picture(parser: Parser):
   """Adds the option `--picture`."""
   parser.add_argument(
     "--picture", type=picture_file, metavar="F.png", help="draw the results to this file"
   )
 
 
-def add(
-  parser: argparse.ArgumentParser, name: str, default: Any, help: str = "", **options: Any
-):
-  """Adds an option whose help ends with its default; by default, a positive integer."""
-  shown = ",".join(map(str, default)) if isinstance(default, list) else default
-  text = f"{help} (default: {shown})" if help else f"default: {shown}"
-  parser.add_argument(name, default=default, help=text, **options or {"type": positive})
-
-
-def add_dtype(parser: argparse.ArgumentParser):
+def add_dtype(parser: Parser):
   """Adds the option `--dtype` of the computation."""
-  parser.add_argument(
-    "--dtype",
-    choices=DTYPES,
-    default="float32" if jax.default_backend() == "cpu" else "bfloat16",
-    help="default: float32 on a CPU, else bfloat16",
-  )
+  default = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+  add(parser, "--dtype", default, "of the computation", choices=DTYPES)
 
 
-def add_size(parser: argparse.ArgumentParser, default: str = "mini"):
+def add_size(parser: Parser, default: str = "mini"):
   """Adds the option `--size`."""
   add(parser, "--size", default, "size of the model", choices=list(SIZES))
 
 
-def add_histogram(parser: argparse.ArgumentParser):
+def add_histogram(parser: Parser):
   """Adds the option `--histogram`."""
   known = packing.histogram_names()
   add(parser, "--histogram", "wikipedia_512", "of sequence lengths", choices=known)
-
-
-def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-  """The type of an option: some of these names, in any order, each once.
-
-  Example:
-    >>> some_of(["red", "blue"])("blue,red")
-    ['blue', 'red']
-    >>> some_of(["red", "blue"])("green")
-    Traceback (most recent call last):
-    argparse.ArgumentTypeError: there is no 'green'; expected some of red,blue
-  """
-  known = list(known)
-
-  def name(text: str) -> str:
-    if text not in known:
-      raise argparse.ArgumentTypeError(
-        f"there is no {text!r}; expected some of {','.join(known)}"
-      )
-    return text
-
-  return lambda text: list(dict.fromkeys(map(name, text.split(","))))
 
 
 def output_file(text: str) -> str:
@@ -117,17 +77,3 @@ def write(options: argparse.Namespace, machine: str, **results: Any):
   if options.json:
     record = {"machine": machine, "options": vars(options)}
     write_json(options.json, record | results)
-
-
-def run(main: Callable[[], None]) -> int:
-  """Runs a benchmark; returns the exit status. Ctrl-C prints one line and no traceback.
-
-  Freed memory is kept, as in training.
-  """
-  memory.keep()
-  try:
-    main()
-  except KeyboardInterrupt:
-    print("Stopped before the end.", file=sys.stderr)
-    return 130
-  return 0

@@ -13,34 +13,25 @@ The first pass compiles and is reported separately.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import itertools
-import pathlib
 import sys
-from collections.abc import Callable
 
-import jax
 import numpy as np
 
-from benchmarks.command import add, make_parser, run, write
-from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import first_runs, in_turns, quartiles, spread
-from benchmarks.table import record_table
-from model import EncoderConfig, hf, weights
+from benchmarks.command import make_parser, write
+from lab.embeddings import Embed, embedder
+from lab.machine import machine_and_device
+from lab.options import add, run
+from lab.statistics import quartiles, ratio, spread
+from lab.table import record_table
+from lab.timing.turns import measure_rates
+from model import weights
 from packing import InputError
-from pipeline.prediction.chunks import BatchShape
-from pipeline.prediction.embeddings import embed_examples
-from pipeline.prediction.examples import examples_of
-from pipeline.prediction.of_model import open_tokenizer, settings_to_read
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
-from training.evaluation import embed, prediction_config
-from training.mesh import make_mesh
-from training.step import ModelProgram
 
 PACKED = "packed"
-Embed = Callable[[list[str]], np.ndarray]  # texts to float32[N, D]
 
 
 def read_texts(source: str, column: str) -> list[str]:
@@ -53,45 +44,6 @@ def read_texts(source: str, column: str) -> list[str]:
   )
   # In a table a text may hold a tab, which `examples_of` would take for two sentences.
   return [document.fields["sentence"].replace("\t", " ") for document in documents]
-
-
-def ours(folder: str | pathlib.Path, *, source: str, longest: int, rows: int) -> Embed:
-  """Embeds packed texts, as `predict.py --embed` does.
-
-  Args:
-    folder: of the model, a Hugging Face directory.
-    source: of the texts, for messages.
-    longest: most tokens of a text and of a row.
-    rows: in a batch.
-
-  Raises:
-    InputError: the model cannot read texts of this length.
-    WeightsError: the folder has no such model.
-  """
-  opened = hf.open_model(folder)
-  there = opened.config_as(EncoderConfig)
-  settings = settings_to_read(
-    source,
-    "",
-    trained_on=None,
-    task=None,
-    changes={"max_sequence_length": longest},
-    positions=there.max_position_embeddings,
-    num_labels=there.num_labels,
-  )
-  tokenizer = open_tokenizer(opened.directory, opened.vocabulary)
-  stored = weights.encoder_of(opened)
-  config = prediction_config(stored.config)
-  program = ModelProgram(config, mesh=make_mesh(1), head=stored.head)
-  params = jax.device_put(stored.load())
-  shape = BatchShape(longest, batch_size=rows)
-  compute = functools.partial(embed, program, params)
-
-  def run(texts: list[str]) -> np.ndarray:
-    examples = examples_of(texts, settings, tokenizer)
-    return np.array([one.vector for one in embed_examples(compute, examples, shape=shape)])
-
-  return run
 
 
 def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
@@ -127,17 +79,15 @@ def theirs(folder: str, *, longest: int, batch_size: int) -> Embed:
 def measure(ways: dict[str, Embed], texts: list[str], *, rounds: int) -> dict[str, dict]:
   """Measures each way, in turns: texts a second, the first pass, compilations."""
   runs = {name: lambda _, way=way: way(texts) for name, way in ways.items()}
-  vectors, measured = first_runs(runs)
-  seconds = in_turns(runs, rounds=rounds, name="embedding")
+  vectors, measured = measure_rates(runs, len(texts), rounds=rounds, name="embedding")
   for name, values in measured.items():
     gap = np.abs(vectors[name] - vectors[PACKED]).max()
     values["difference"] = float(gap / np.abs(vectors[PACKED]).max())
-    values["rates"] = (len(texts) / seconds[name]).tolist()
   return measured
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
+  parser = make_parser(__doc__, "embeddings")
   parser.add_argument("folder", help="a Hugging Face directory")
   parser.add_argument(
     "--input", required=True, metavar="SOURCE", help="where the texts are"
@@ -150,7 +100,9 @@ def main(arguments: list[str] | None = None):
   options = parser.parse_args(arguments)
   longest = options.max_sequence_length
   try:
-    packed = ours(options.folder, source=options.input, longest=longest, rows=options.rows)
+    packed = embedder(
+      options.folder, source=options.input, longest=longest, rows=options.rows
+    )
     texts = read_texts(options.input, options.column)
   except (InputError, weights.WeightsError) as error:
     parser.error(str(error).rstrip("."))
@@ -167,9 +119,7 @@ def main(arguments: list[str] | None = None):
     {
       "way": name,
       "texts a second (quartiles)": spread(quartiles(way["rates"]), 0),
-      "packed is faster (quartiles)": spread(
-        quartiles(np.divide(measured[PACKED]["rates"], way["rates"]))
-      ),
+      "packed is faster (quartiles)": ratio(measured[PACKED]["rates"], way["rates"]),
       "compilations": str(way["compilations"]),
       "first pass": f"{way['first_seconds']:.1f} s",
       "difference": f"{way['difference']:.1e}",

@@ -14,16 +14,20 @@ time are computed per round and reported as median and quartiles.
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import command, steps
-from benchmarks.small_bert import machine_and_device, make_program
-from benchmarks.steps import quartiles, spread
-from benchmarks.table import record_table, table
+from benchmarks import command
+from lab.machine import machine_and_device
+from lab.options import add, add_some, run
+from lab.statistics import quartiles, spread
+from lab.table import record_table, table
+from lab.timing import steps, turns
+from lab.timing.models import make_program
 from training.mesh import put_batch
 from training.record.parameters import count_parameters
 from training.record.progress import Progress
@@ -107,7 +111,7 @@ def measure(names: Sequence[str], *, rounds: int) -> dict[str, dict]:
       step = steps.compile_step(program, batch)
       memory[shape], arguments[shape] = step.bytes, step.argument_bytes
       runs[shape] = trainer.runs(step, [batch])
-  seconds = steps.in_turns(runs, rounds=rounds, name="measuring")
+  seconds = turns.in_turns(runs, rounds=rounds, name="measuring")
   curves = {}
   for name in names:
     values = [getattr(shape, name) for shape in CURVES[name]]
@@ -157,13 +161,12 @@ def points(name: str, curve: dict) -> str:
 
 def draw(curves: Mapping[str, dict], path: str):
   """Draws two panels per curve, seconds above memory; all axes are logarithmic."""
-  import matplotlib.figure
-  import matplotlib.style
-  import matplotlib.ticker
+  from matplotlib.ticker import LogLocator, NullLocator
 
-  matplotlib.style.use("packing.pictures")
-  figure = matplotlib.figure.Figure(figsize=(14, 7))
-  panels = figure.subplots(2, len(curves), squeeze=False)
+  from lab import pictures
+
+  drawing = pictures.figure(14, 7)
+  panels = drawing.subplots(2, len(curves), squeeze=False)
   for (above, below), (name, curve) in zip(panels.T, curves.items(), strict=True):
     median, low, high = (
       np.array([point[key] for point in curve["seconds"]])
@@ -179,28 +182,23 @@ def draw(curves: Mapping[str, dict], path: str):
       axes.set(xscale="log", yscale="log")
       names = [f"{x:,}" if x < 1e6 else f"{x / 1e6:.0f}M" for x in curve["x"]]
       axes.set_xticks(curve["x"], names)
-      axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+      axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
       axes.yaxis.set_major_formatter("{x:g}")
       for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(matplotlib.ticker.NullLocator())
+        axis.set_minor_locator(NullLocator())
       least, most = axes.get_ylim()
       axes.set_ylim(min(least, most / 10), 1.1 * most)  # a flat curve looks flat
       axes.set_title(f"exponent {whole:.2f}, upper half {upper:.2f}")
     below.set_xlabel(NAMES[name])
   panels[0, 0].set_ylabel("seconds a step")
   panels[1, 0].set_ylabel("MB")
-  figure.savefig(path)
+  pictures.save(drawing, pathlib.Path(path), "Growth of a training step's time and memory")
 
 
 def main(arguments: list[str] | None = None):
-  parser = command.make_parser(__doc__)
-  parser.add_argument(
-    "--only",
-    type=command.some_of(CURVES),
-    default=list(CURVES),
-    help=f"default: all, {','.join(CURVES)}",
-  )
-  command.add(parser, "--rounds", 11)
+  parser = command.make_parser(__doc__, "growth")
+  add_some(parser, "--only", CURVES)
+  add(parser, "--rounds", 11)
   command.add_picture(parser)
   options = parser.parse_args(arguments)
   machine = machine_and_device()
@@ -215,4 +213,4 @@ def main(arguments: list[str] | None = None):
 
 
 if __name__ == "__main__":
-  sys.exit(command.run(main))
+  sys.exit(run(main))

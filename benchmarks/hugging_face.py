@@ -29,8 +29,8 @@ from torch.nn import functional
 from transformers import AttentionInterface, BertForPreTraining, PreTrainedModel
 from transformers.utils import logging
 
-from benchmarks.small_bert import ADAMW
-from benchmarks.steps import in_turns
+from lab.timing.models import ADAMW
+from lab.timing.turns import in_turns
 from model import BertConfig, EncoderConfig
 from model.hf.config import bert_json
 

@@ -21,12 +21,15 @@ import jax
 import numpy as np
 
 import packing
-from benchmarks.command import DTYPES, add, add_size, make_parser, run, some_of, write
+from benchmarks.command import DTYPES, add_size, make_parser, write
 from benchmarks.lengths import draw_lengths
 from benchmarks.sample import random_sequences
-from benchmarks.small_bert import VOCAB_SIZE, machine_and_device
-from benchmarks.steps import first_runs, in_turns, quartiles, spread
-from benchmarks.table import record_table
+from lab.machine import machine_and_device
+from lab.options import add, run, some_of
+from lab.statistics import quartiles, ratio, spread
+from lab.table import record_table
+from lab.timing.models import VOCAB_SIZE
+from lab.timing.turns import measure_rates
 from model import BertConfig
 from model.models import draw_params
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -85,21 +88,19 @@ def ways_of(
 
 
 def measure(
-  program: ModelProgram, params, ways: dict[str, Batches], *, rounds: int, name: str
+  program: ModelProgram, params, ways: dict[str, Batches], number: int, *, rounds: int
 ) -> dict[str, dict]:
-  """Measures each way, in turns: sequences a second, answers, compilations."""
+  """Measures each way of `number` sequences, in turns: rates, answers, compilations."""
 
   def answer(batches: Batches, _) -> list:
     return run_batches(program, params, batches()).logits
 
   runs = {way: functools.partial(answer, batches) for way, batches in ways.items()}
-  logits, measured = first_runs(runs)
-  seconds = in_turns(runs, rounds=rounds, name=name)
+  logits, measured = measure_rates(runs, number, rounds=rounds, name="predicting")
   for way, values in logits.items():
     pairs = list(zip(values, logits[PADDED], strict=True))
     same = [(a.argmax(0) == b.argmax(0)).all() for a, b in pairs]
     measured[way] |= {
-      "rates": (len(values) / seconds[way]).tolist(),
       "largest_difference": max(float(abs(a - b).max()) for a, b in pairs),
       "same_answers": int(np.sum(same)),
     }
@@ -108,12 +109,11 @@ def measure(
 
 def way_table(measured: dict[str, dict], number: int) -> str:
   """A row for each way; `number` is the number of sequences."""
-  packed = measured["packed"]["rates"]
   records = [
     {
       "batches": name,
       "sequences a second (quartiles)": spread(quartiles(way["rates"]), 0),
-      "packed is faster (quartiles)": spread(quartiles(np.divide(packed, way["rates"]))),
+      "packed is faster (quartiles)": ratio(measured["packed"]["rates"], way["rates"]),
       "compilations": str(way["compilations"]),
       "first pass": f"{way['first_seconds']:.1f} s",
       "same answers": f"{way['same_answers']:,} of {number:,}",
@@ -125,7 +125,7 @@ def way_table(measured: dict[str, dict], number: int) -> str:
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
+  parser = make_parser(__doc__, "inference")
   about, names = "built-in histograms", some_of(packing.histogram_names())
   add(parser, "--histograms", ["glue_cola_128", "squad_1_1_384"], about, type=names)
   add_size(parser, "tiny")
@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None):
     params = jax.device_put(draw_params(config, head, seed=0))
     examples = make_examples(histogram, options.sequences, schema)
     ways = ways_of(examples, schema, config=config, size=size)
-    measured = measure(program, params, ways, rounds=options.rounds, name=name)
+    measured = measure(program, params, ways, len(examples), rounds=options.rounds)
     histograms[name] = {"ways": measured}
     print(f"\n{len(examples):,} sequences of {name}, {size} rows of {row} tokens a batch,")
     print(f"BERT-{options.size}, {head}, {options.dtype}\n")

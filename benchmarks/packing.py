@@ -19,15 +19,16 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 import packing
-from benchmarks.command import add, add_picture, make_parser, run, write
-from benchmarks.machine import machine
+from benchmarks.command import add_picture, make_parser, write
 from benchmarks.packers import PACKERS, WORKLOADS, row_of
-from benchmarks.table import print_table
+from lab.machine import machine
+from lab.options import add, run
+from lab.table import print_table
 from training.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -180,12 +181,10 @@ def _optimal() -> Iterator[dict]:
 
 
 def _draw(results: list[dict], path: str):
-  import matplotlib.figure
-  import matplotlib.style
+  from lab import pictures
 
-  matplotlib.style.use("packing.pictures")
-  figure = matplotlib.figure.Figure(figsize=(13, 8))
-  grid = figure.subplots(2, 3)
+  drawing = pictures.figure(13, 8)
+  grid = drawing.subplots(2, 3)
   makers = ("isopack", "TRL", "Grain", "binpacking")
   for axes, workload in zip(grid.flat, WORKLOADS, strict=True):
     records = [r for r in results if r["workload"] == workload][::-1]
@@ -199,29 +198,33 @@ def _draw(results: list[dict], path: str):
     axes.set_xlim(0, 1.45 * max(*over, 0.01))
     axes.set_title(workload)
     axes.tick_params(labelsize="small")
-  figure.supxlabel("packs above the proven bound, %")
-  figure.savefig(path)
+  pictures.save(drawing, pathlib.Path(path), "Packs above the proven bound, %")
+
+
+# What --only names: the records, a row of each, and the columns of words.
+PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
+  "speed": (lambda options: _speed(), _speed_row, ("what",)),
+  "peers": (lambda options: _peers(options.seeds), _peer_row, ("lengths", "packer")),
+  "optimal": (lambda options: _optimal(), _optimal_row, ("histogram",)),
+}
+USUAL = ("speed", "peers")  # without --only
 
 
 def main(arguments: list[str] | None = None):
-  parser = make_parser(__doc__)
-  parser.add_argument("--only", choices=("speed", "peers", "optimal"))
+  parser = make_parser(__doc__, "packing")
+  parser.add_argument("--only", choices=PARTS)
   add(parser, "--seeds", 3, "orders of arrival")
   add_picture(parser)
   options = parser.parse_args(arguments)
-  if options.picture and options.only in ("speed", "optimal"):
+  names = [options.only] if options.only else USUAL
+  if options.picture and "peers" not in names:
     parser.error(f"--picture shows the peers, which --only={options.only} leaves out")
   results: dict[str, list[dict]] = {}
-  print(f"{machine()}\n")
-  if options.only in (None, "speed"):
-    speed = _speed()
-    results["speed"] = print_table(speed, _speed_row, left=["what"])
-  if options.only == "optimal":
-    results["optimal"] = print_table(_optimal(), _optimal_row, left=["histogram"])
-  if options.only in (None, "peers"):
-    peers = _peers(options.seeds)
+  print(machine())
+  for name in names:
+    make, row, left = PARTS[name]
     print()
-    results["peers"] = print_table(peers, _peer_row, left=("lengths", "packer"))
+    results[name] = print_table(make(options), row, left=left)
   write(options, machine(), **results)
   if options.picture:
     _draw(results["peers"], options.picture)

@@ -29,11 +29,14 @@ import numpy as np
 import packing
 from benchmarks import command
 from benchmarks.lengths import draw_lengths
-from benchmarks.machine import machine
 from benchmarks.sample import CLS, DEPTH, MASK, SEP, random_sequences
-from benchmarks.small_bert import VOCAB_SIZE
-from benchmarks.steps import MASK_RATE, in_turns, quartiles, spread
-from benchmarks.table import record_table
+from lab.machine import machine
+from lab.options import add, run
+from lab.statistics import ratio
+from lab.table import record_table
+from lab.timing.models import VOCAB_SIZE
+from lab.timing.steps import MASK_RATE
+from lab.timing.turns import in_turns
 from packing.grain import PackedIterDataset, PackedMapDataset
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
@@ -147,12 +150,11 @@ def _take(way: Batches, number: int, _=None) -> list[dict]:
 
 
 def _way_table(measured: dict[str, dict]) -> str:
-  ours = measured[OURS]["rates"]
   records = [
     {
       "batches": name,
-      "M real tokens a second of processor time (quartiles)": _millions(way["rates"]),
-      "ours is faster (quartiles)": spread(quartiles(np.divide(ours, way["rates"])), 1),
+      "M real tokens a second of processor time (quartiles)": ratio(way["rates"], 1e6),
+      "ours is faster (quartiles)": ratio(measured[OURS]["rates"], way["rates"], 1),
       "real / all tokens": f"{way['real'] / way['all']:.3f}",
     }
     for name, way in measured.items()
@@ -160,17 +162,13 @@ def _way_table(measured: dict[str, dict]) -> str:
   return record_table(records, left=["batches"])
 
 
-def _millions(rates: list[float]) -> str:
-  return spread(quartiles(np.divide(rates, 1e6)))
-
-
 def main(arguments: list[str] | None = None):
-  parser = command.make_parser(__doc__)
+  parser = command.make_parser(__doc__, "pipeline")
   command.add_histogram(parser)
-  command.add(parser, "--sequences", 40_000)
-  command.add(parser, "--batch-size", 32, "rows in a batch")
-  command.add(parser, "--rounds", 9)
-  command.add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
+  add(parser, "--sequences", 40_000)
+  add(parser, "--batch-size", 32, "rows in a batch")
+  add(parser, "--rounds", 9)
+  add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
   options = parser.parse_args(arguments)
   if options.sequences < options.batch_size:
     parser.error(
@@ -228,4 +226,4 @@ def main(arguments: list[str] | None = None):
 
 
 if __name__ == "__main__":
-  sys.exit(command.run(main))
+  sys.exit(run(main))

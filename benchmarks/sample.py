@@ -9,8 +9,8 @@ import numpy as np
 
 import packing
 from benchmarks.lengths import draw_lengths
-from benchmarks.small_bert import VOCAB_SIZE
-from benchmarks.steps import MASK_RATE
+from lab.timing.models import VOCAB_SIZE
+from lab.timing.steps import MASK_RATE
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence

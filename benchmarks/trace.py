@@ -1,10 +1,8 @@
 """Where the time of a packed training step goes, by kind of operation.
 
-    python -m benchmarks.trace --size base --sequences 8 --batch-size 4
-
-Traces three packed steps of `benchmarks.training` with JAX's profiler. On a GPU, it adds up
-the time of the kernels; on a CPU, that of XLA's operations over all threads, where the time
-of products includes the reductions and additions that XLA fuses into them.
+The steps are traced with JAX's profiler. Of a GPU the time of the kernels is added up; of a
+CPU that of XLA's operations over all threads, where the time of products includes the
+reductions and additions that XLA fuses into them.
 """
 
 from __future__ import annotations
@@ -13,20 +11,14 @@ import gzip
 import json
 import os
 import pathlib
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-import packing
-from benchmarks.command import add, add_size, make_parser, run, write
-from benchmarks.small_bert import VOCAB_SIZE, machine_and_device, make_config
-from benchmarks.table import record_table
+from lab.table import record_table
 
-STEPS = 3
 # By kind, parts of the names of operations; the first kind with a match counts.
 KINDS = {
   "products": ("ynn_fusion", "dot", "gemm", "convolution"),
@@ -152,37 +144,3 @@ def kind_table(kinds: Mapping[str, Mapping[str, float]]) -> str:
     for kind, sums in kinds.items()
   ]
   return record_table(records, left=["operations"])
-
-
-def main(arguments: list[str] | None = None):
-  from benchmarks.sample import draw  # here, since benchmarks.accelerator runs without it
-  from benchmarks.training import Ours
-
-  parser = make_parser(__doc__)
-  add_size(parser)
-  add(parser, "--sequences", 64)
-  add(parser, "--batch-size", 8, "sequences in a batch with one a row; even")
-  options = parser.parse_args(arguments)
-  name_operations()
-  try:
-    sample = draw(
-      packing.load_histogram("wikipedia_512"),
-      sequences=options.sequences,
-      batch_size=options.batch_size,
-      vocab_size=VOCAB_SIZE,
-    )
-  except packing.InputError as error:
-    parser.error(str(error).rstrip("."))
-  ours = Ours(make_config(options.size, longest=512, dtype=jnp.dtype("float32")))
-  ours.reset()
-  batch = sample.lay_out(*sample.batches["packs"][0])
-  for _ in range(2):  # the first compiles
-    ours.step(batch)
-  kinds = trace(lambda: [ours.step(batch) for _ in range(STEPS)], steps=STEPS)
-  print(f"{machine_and_device()}: BERT-{options.size}, packed\n")
-  print(kind_table(kinds))
-  write(options, machine_and_device(), kinds=kinds)
-
-
-if __name__ == "__main__":
-  sys.exit(run(main))

@@ -17,9 +17,11 @@ import numpy as np
 
 import packing
 from benchmarks.accelerator_steps import BATCHES, Case, Pace
-from benchmarks.small_bert import make_optimizer
-from benchmarks.speedup import make_batches
-from benchmarks.steps import Trainer, compile_step, in_turns, quartiles
+from lab.statistics import quartiles
+from lab.timing.models import make_optimizer
+from lab.timing.speedup import make_batches
+from lab.timing.steps import Trainer, compile_step
+from lab.timing.turns import in_turns
 from training.mesh import make_mesh, put_batch
 from training.step import TrainingProgram
 

@@ -41,14 +41,6 @@ import numpy as np
 import packing
 from benchmarks import command
 from benchmarks.sample import Sample, draw
-from benchmarks.small_bert import (
-  ADAMW,
-  FAMILIES,
-  VOCAB_SIZE,
-  machine_and_device,
-  make_config,
-)
-from benchmarks.steps import MEASURED, in_turns, not_run_lines, why_not
 from benchmarks.training_tables import (
   PEERS,
   WAYS,
@@ -58,6 +50,11 @@ from benchmarks.training_tables import (
   split,
   way_table,
 )
+from lab.machine import machine_and_device
+from lab.options import add, add_some, run, some_of
+from lab.timing.models import ADAMW, FAMILIES, VOCAB_SIZE, make_config
+from lab.timing.steps import MEASURED, not_run_lines, why_not
+from lab.timing.turns import in_turns
 from model import IMPLEMENTATIONS, BertConfig, EncoderConfig, hf
 from pipeline.batches.packed import PackedBatch
 from training.command import positive
@@ -221,21 +218,16 @@ def _step(learner, batch, _):
 
 
 def main(arguments: list[str] | None = None):
-  parser = command.make_parser(__doc__)
-  command.add(parser, "--family", "bert", "family of the model", choices=list(FAMILIES))
+  parser = command.make_parser(__doc__, "training")
+  add(parser, "--family", "bert", "family of the model", choices=list(FAMILIES))
   command.add_size(parser)
   command.add_histogram(parser)
-  command.add(parser, "--sequences", 64)
-  command.add(parser, "--batch-size", 8, "sequences in a batch with one a row; even")
-  command.add(parser, "--rounds", 5)
-  parser.add_argument(
-    "--ways",
-    type=command.some_of(WAYS),
-    default=list(WAYS),
-    help=f"some of {','.join(WAYS)} (default: all)",
-  )
-  known, about = command.some_of(IMPLEMENTATIONS), "attention of our ways"
-  command.add(parser, "--attention-impls", list(MEASURED), about, type=known)
+  add(parser, "--sequences", 64)
+  add(parser, "--batch-size", 8, "sequences in a batch with one a row; even")
+  add(parser, "--rounds", 5)
+  add_some(parser, "--ways", WAYS)
+  known, about = some_of(IMPLEMENTATIONS), "attention of our ways"
+  add(parser, "--attention-impls", list(MEASURED), about, type=known)
   command.add_dtype(parser)
   parser.add_argument(
     "--threads", type=positive, help="PyTorch's threads (default: PyTorch's choice)"
@@ -290,4 +282,4 @@ def main(arguments: list[str] | None = None):
 
 
 if __name__ == "__main__":
-  sys.exit(command.run(main))
+  sys.exit(run(main))

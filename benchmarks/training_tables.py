@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from benchmarks.sample import BUCKETS
-from benchmarks.steps import quartiles, spread
-from benchmarks.table import record_table
+from lab.statistics import quartiles, ratio, spread
+from lab.table import record_table
 
 # By name: the title in the table, the layout of batches, and for peers the computation.
 OURS = {
@@ -82,15 +82,14 @@ def way_table(
         records.append({"way": title, rate_title: not_run[key]})
       continue
     way = measured[key]
-    rates = quartiles(way["rates"])
-    faster = spread(_ratio(measured, "packed", key)) if "packed" in measured else ""
-    processor = _ratio(measured, key, base, rates="processor_rates")["median"]
-    tokens = way["computed_tokens"] / sequences * rates["median"] / 1000
+    rates, of_base, packed = way["rates"], measured[base], measured.get("packed")
+    processor = np.median(np.divide(way["processor_rates"], of_base["processor_rates"]))
+    tokens = way["computed_tokens"] / sequences * np.median(rates) / 1000
     record = {
       "way": title,
-      rate_title: spread(rates),
-      f"{base} = 1 (quartiles)": spread(_ratio(measured, key, base)),
-      "packed is faster (quartiles)": faster,
+      rate_title: spread(quartiles(rates)),
+      f"{base} = 1 (quartiles)": ratio(rates, of_base["rates"]),
+      "packed is faster (quartiles)": ratio(packed["rates"], rates) if packed else "",
       f"by processor time, {base} = 1": f"{processor:.2f}",
       "thousand tokens a second, with padding": f"{tokens:.2f}",
       "compilations": str(way["compilations"]),
@@ -109,7 +108,7 @@ def part_table(measured: Mapping[str, dict]) -> str:
     {
       "of the whole": part,
       "what": f"{WAYS[one][0]} : {WAYS[other][0]}",
-      "times (quartiles)": spread(_ratio(measured, one, other)),
+      "times (quartiles)": ratio(measured[one]["rates"], measured[other]["rates"]),
     }
     for part, one, other in PARTS
   ]
@@ -126,13 +125,6 @@ def realised_line(measured: Mapping[str, dict], *, packing_factor: float) -> str
   """
   if not {"packed", "unpacked"} <= set(measured):
     return ""
-  ratio = np.divide(measured["packed"]["rates"], measured["unpacked"]["rates"])
-  realised = spread(quartiles(ratio / packing_factor))
+  packed, unpacked = (np.array(measured[x]["rates"]) for x in ("packed", "unpacked"))
+  realised = ratio(packed, unpacked * packing_factor)
   return f"Packing factor {packing_factor:.3f}; packed : unpacked is {realised} of it."
-
-
-def _ratio(
-  measured: Mapping[str, dict], one: str, other: str, *, rates: str = "rates"
-) -> dict[str, float]:
-  """Quartiles, over rounds, of one way's rates divided by another's."""
-  return quartiles(np.divide(measured[one][rates], measured[other][rates]))

@@ -3,13 +3,10 @@
   python -m experiments.publish
 
 For maintainers, after a full `make reproduce`, or `python -m experiments.NAME` where NAME
-is atom_size, contamination or finetuning. Publishes the parts that --workdir has. Other
-parts stay as they were last published, except that their statements are judged again from
-the numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
-
-Finished runs, hours of training, are published too, also those of parts that are not made
-yet: records by which the commands recognise a finished run, in one file a study (see
-`experiments.lab.records`). To copy them to where the commands look for them:
+is atom_size, contamination or finetuning. Publishes the parts and the finished runs
+(`lab.records`) that --workdir has. Statements of other parts are judged again from the
+numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
+To copy published runs to where the commands look for them:
 
   mkdir -p results
   cp -r docs/contamination docs/atom_size docs/finetuning results/
@@ -18,18 +15,18 @@ yet: records by which the commands recognise a finished run, in one file a study
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import pathlib
 import shutil
 import sys
 
-from experiments.lab import part as lab
-from experiments.lab import records, report
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.statistics import judge
 from experiments.reproduce import PARTS
+from lab import records, report
+from lab.exhibits import Exhibit
+from lab.options import add, make_parser
+from lab.part import read
+from lab.statistics import judge
 from training.record.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -63,7 +60,7 @@ of the last full run; minutes are those of the whole part. `packing_paper` has a
 each part of `experiments.reproduce`. [`atom_size`](../docs/atom_size.md) reproduces the
 atom-size paper. [`contamination`](../docs/contamination.md),
 [`load_balance`](../docs/load_balance.md) and [`finetuning`](../docs/finetuning.md) are
-studies of our own. `lab` is the code that they share.
+studies of our own. The folder `lab` at the top has the code that they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 
@@ -89,16 +86,8 @@ studies of our own. `lab` is the code that they share.
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  title, _, rest = (__doc__ or "").partition("\n\n")
-  parser = argparse.ArgumentParser(
-    prog="python -m experiments.publish",
-    description=title,
-    epilog=rest,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
-  parser.add_argument(
-    "--workdir", type=pathlib.Path, default="results", help="where the results are"
-  )
+  parser = make_parser(__doc__, "experiments.publish")
+  add(parser, "--workdir", pathlib.Path("results"), "where results are", type=pathlib.Path)
   workdir = parser.parse_args(arguments).workdir
   if workdir.absolute().name == "quick":
     parser.error(f"{workdir} has results of --quick; expected those of full runs")
@@ -128,7 +117,7 @@ def publish(results: pathlib.Path, root: pathlib.Path) -> list[str]:
     write_text(root / folder / "exhibits.md", report.part(name, made))
     indices[name] = report.index(made, report=f"../{folder}/exhibits.md")
   write_text(root / "experiments" / "README.md", _INDEX.format(**indices))
-  return [name for name in (*PARTS, *ALONE) if lab.read(results / name)]
+  return [name for name in (*PARTS, *ALONE) if read(results / name)]
 
 
 def _update(
@@ -142,7 +131,7 @@ def _update(
     for name in names
   }
   for name in names:
-    if made := lab.read(results / name):
+    if made := read(results / name):
       parts[name] = made
       for picture in [picture for exhibit in made for picture in exhibit.pictures]:
         target = folder / name if len(names) > 1 else folder

@@ -16,10 +16,11 @@ import importlib
 import sys
 import time
 
-from benchmarks.command import some_of
-from experiments.lab import command, report
-from experiments.lab import part as lab
-from training.command import Stopped, positive
+from lab import command, report
+from lab import part as parts
+from lab.exhibits import Part
+from lab.options import add_some
+from training.command import Stopped
 from training.record.files import write_text
 
 # In the order of the report: the name of each part, and its module in packing_paper.
@@ -52,27 +53,17 @@ COMMAND = "python -m experiments.reproduce --only"
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(__doc__, "experiments.reproduce", workdir="results")
-  parser.add_argument(
-    "--only",
-    type=some_of(PARTS),
-    default=list(PARTS),
-    metavar="PARTS",
-    help=f"some of {','.join(PARTS)} (default: all)",
-  )
-  parser.add_argument(
-    "--seeds",
-    type=positive,
-    help="runs of each arm (default: 3 to 8, depending on the part; 1 with --quick)",
-  )
-  command.add_training(parser)
+  parser = command.make_parser(__doc__, "reproduce", workdir="results")
+  parser.add_argument("--quick", action="store_true", help="a little of everything")
+  add_some(parser, "--only", PARTS)
+  command.add_training(parser, seeds="3 to 8, by part; 1 with --quick")
   options = parser.parse_args(arguments)
   return command.run(lambda: reproduce(options))
 
 
 def reproduce(options: argparse.Namespace) -> int:
   """Makes the parts and the report; returns the exit status."""
-  folder = command.folder_of(options)
+  folder = options.workdir / "quick" if options.quick else options.workdir
   failures: dict[str, str] = {}
   folder.mkdir(parents=True, exist_ok=True)
   names = [name for name in PARTS if name in options.only]
@@ -84,15 +75,22 @@ def reproduce(options: argparse.Namespace) -> int:
     _say(f"{title} ...")
     module = importlib.import_module(f"experiments.packing_paper.{PARTS[name]}")
     line = f"{COMMAND} {name}{' --data FOLDER' * (name in REAL)}"
-    line += " --quick" * options.quick
+    part = Part(
+      folder / name,
+      line + " --quick" * options.quick,
+      quick=options.quick,
+      seeds=options.seeds,
+      jobs=options.jobs,
+      data=options.data,
+    )
     try:
-      lab.make(module.exhibits, command.make_part(options, line, name))
-    except (Stopped, *lab.MISTAKES) as error:
+      parts.make(module.exhibits, part)
+    except (Stopped, *parts.MISTAKES) as error:
       failures[name] = str(error)
       _say(f"{title}: failed: {error}")
     else:
       _say(f"{title}: {time.monotonic() - start:.0f} s")
-  made = {name: lab.read(folder / name) for name in PARTS}
+  made = {name: parts.read(folder / name) for name in PARTS}
   text = report.document(made, quick=options.quick, failures=failures)
   write_text(folder / "REPORT.md", text)
   for exhibit in (exhibit for part in made.values() for exhibit in part):

@@ -104,3 +104,24 @@ def lay_out(packs: list[list[dict]], max_sequences: int = MAX_SEQUENCES) -> dict
 def one_a_row(packs: list[list[dict]]) -> dict:
   """The same sequences in the same order, one a row."""
   return lay_out([[sequence] for pack in packs for sequence in pack], max_sequences=1)
+
+
+def examples(batch):
+  """Of each sequence its number, tokens, types, masked places and labels, in order."""
+  found = []
+  for row, slot in np.argwhere(batch["sequence_mask"]):
+    own = batch["segment_ids"][row] == slot + 1
+    masked = batch["mlm_segment_ids"][row] == slot + 1
+    start = batch["cls_positions"][row, slot]
+    found.append(
+      (
+        int(batch["sequence_ids"][row, slot]),
+        batch["input_ids"][row, own].tolist(),
+        batch["token_type_ids"][row, own].tolist(),
+        batch["position_ids"][row, own].tolist(),
+        (batch["mlm_positions"][row, masked] - start).tolist(),
+        batch["mlm_labels"][row, masked].tolist(),
+        int(batch["sequence_labels"][row, slot]),
+      )
+    )
+  return found

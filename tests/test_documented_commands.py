@@ -20,7 +20,7 @@ from training.sweep.file import load_sweep, make_sweep
 
 WITH_COMMANDS = ("packing", "pipeline", "model")
 # Theirs are absl's flags, which are one set a process.
-WITH_FLAGS = ("train.py", "eval.py", "training.recipe", "experiments.lab.paired_run")
+WITH_FLAGS = ("train.py", "eval.py", "training.recipe", "lab.studies.paired_run")
 PLACEHOLDER = re.compile(r"\.\.\.|[A-Z]+|'.*'|.*[|<].*")
 
 

@@ -31,7 +31,6 @@ from experiments.atom_size.layouts import NAMES, concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
 from experiments.atom_size.runs import (
   LARGE,
-  QUICK,
   SMALL,
   Layout,
   Scale,
@@ -40,10 +39,10 @@ from experiments.atom_size.runs import (
 )
 from experiments.atom_size.steps import steps_an_epoch
 from experiments.atom_size.text import filtering
-from experiments.lab import command, real_data
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part, machines_of
-from experiments.lab.study import Study
+from lab import command, real_data
+from lab.exhibits import Exhibit, Part
+from lab.part import machines_of
+from lab.studies.study import Study
 from model.models import abstract_model
 from packing import InputError
 from pipeline.batches.atoms import documents
@@ -56,13 +55,13 @@ LARGE_ROWS = (128, 512)
 TEXT_BYTES = 15_000_000  # of Wikipedia's articles, for `LARGE`; 3 million tokens
 
 
-def layouts_of(*, scale: Scale = SMALL, quick: bool) -> dict[int, tuple[Layout, ...]]:
-  """The layouts of each row length; if quick, with atoms of half a row to two rows."""
+def layouts_of(scale: Scale) -> dict[int, tuple[Layout, ...]]:
+  """The layouts of each row length."""
   near, far = _of_atoms(0.5, 2.0), _of_atoms(0.25, 4.0)
   if scale is LARGE:
     return dict.fromkeys(LARGE_ROWS, (*NAMES, *near))
-  with_atoms = (*NAMES, *near, *(() if quick else far))
-  return dict.fromkeys(PAPER_ROWS, with_atoms) | dict.fromkeys(LONG_ROWS, tuple(NAMES))
+  every = (*NAMES, *near, *far)
+  return dict.fromkeys(PAPER_ROWS, every) | dict.fromkeys(LONG_ROWS, tuple(NAMES))
 
 
 def _of_atoms(*sizes: float) -> tuple[Layout, ...]:
@@ -73,7 +72,7 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
   """Trains what is not trained yet, draws and tests.
 
   Args:
-    part: of the study; `quick` makes a few steps with one seed, which prove nothing.
+    part: of the study.
     scale: of the runs.
 
   Raises:
@@ -84,7 +83,7 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
     name, about, text = "wikipedia", "paragraphs of Wikipedia", articles(part)
   else:
     name, about, text = "wikitext", "test.txt of WikiText-2", text_of(part)
-  layouts = layouts_of(scale=scale, quick=part.quick)
+  layouts = layouts_of(scale)
   studies = {
     row_length: make_study(
       part.folder / name / str(row_length),
@@ -92,7 +91,6 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
       of_length,
       text=text,
       scale=scale,
-      quick=part.quick,
       jobs=part.jobs,
     )
     for row_length, of_length in layouts.items()
@@ -100,7 +98,7 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
   shortest = studies[min(studies)]
   lengths, vocabulary = _documents(shortest)
   tokens, least = int((lengths + 1).sum()), SEGMENTS * scale.tokens
-  if not part.quick and tokens < least:
+  if tokens < least:
     raise InputError(
       f"The text has {tokens:,} tokens; expected at least {least:,}, so that an epoch "
       f"has {SEGMENTS} steps of {scale.tokens} tokens. Give more text."
@@ -110,7 +108,7 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
     row_length: {layout: of_arms[row_length][layout.name] for layout in layouts[row_length]}
     for row_length in sorted(layouts)
   }
-  recipe = _recipe(part, about, shortest, lengths, vocabulary, scale)
+  recipe = _recipe(about, shortest, lengths, vocabulary, scale)
   exhibits = [steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)]
   if scale is not LARGE:
     validation = real_data.find(part.real_data(), "wikitext-2/valid.txt")
@@ -136,22 +134,17 @@ def _documents(study: Study) -> tuple[np.ndarray, int]:
   return documents(dataset.train)[0], len(dataset.vocabulary)
 
 
-def _recipe(
-  part: Part, text: str, study: Study, lengths, vocabulary: int, scale: Scale
-) -> str:
+def _recipe(text: str, study: Study, lengths, vocabulary: int, scale: Scale) -> str:
   """The text, the model and the recipe, for the report."""
   config = study.runs[0][1].config
   model = model_config(config, head="causal", vocab_size=vocabulary)
   parameters = count_parameters(abstract_model(model, "causal")[1])
-  length = f"Epochs: {scale.epochs}"
-  if part.quick:
-    length = f"{QUICK['train.steps']} steps, which prove nothing"
   return (
     f"Text: {text}, documents of {config.data.min_words} "
     f"words and more, {(lengths + 1).sum():,} tokens of a byte-level BPE of "
     f"{vocabulary:,}. Model: {config.model.size}, {parameters:,} parameters, ALiBi. "
-    f"{length}; {scale.tokens} tokens a step, padding included. AdamW with a learning rate "
-    f"of {config.optimizer.learning_rate:g}, constant after "
+    f"Epochs: {scale.epochs}; {scale.tokens} tokens a step, padding included. AdamW with "
+    f"a learning rate of {config.optimizer.learning_rate:g}, constant after "
     f"{config.optimizer.warmup_steps} steps; the rate was chosen for {SMALL.size} models "
     f"and concat in rows of 64 with seed 0, which no statement uses."
   )
@@ -186,21 +179,13 @@ def articles(part: Part) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.atom_size", workdir="results/atom_size"
-  )
+  parser = command.make_parser(__doc__, "atom_size", workdir="results/atom_size")
   command.add_training(parser)
-  parser.add_argument(
-    "--large", action="store_true", help="larger models on Wikipedia; not with --quick"
-  )
+  parser.add_argument("--large", action="store_true", help="larger models on Wikipedia")
   options = parser.parse_args(arguments)
-  if options.large and options.quick:
-    parser.error("--large and --quick exclude each other; give one of them.")
-  line = "python -m experiments.atom_size --data FOLDER"
-  line += " --quick" * options.quick + " --large" * options.large
-  part = command.make_part(options, line, "large" if options.large else "")
+  line = "python -m experiments.atom_size --data FOLDER" + " --large" * options.large
   maker = functools.partial(exhibits, scale=LARGE if options.large else SMALL)
-  return command.run_part(maker, part)
+  return command.run_part(maker, options, line, "large" if options.large else "")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Figures 1, 2 and 7 to 10, and Table 2: which atom is best.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper).
+  The atom-size paper; `__main__` has its title.
 """
 
 from __future__ import annotations
@@ -15,19 +14,18 @@ import numpy as np
 import scipy.stats
 
 from experiments.atom_size import pictures
-from experiments.atom_size.results import (
+from experiments.atom_size.perplexities import (
   Found,
+  epochs_of,
   held_out,
   mean_nats,
   nats_of,
   segments_of,
-  span,
 )
 from experiments.atom_size.runs import Layout
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.report import table
-from experiments.lab.statistics import larger, mean_and_sd, throughout
+from lab.exhibits import Exhibit, Part
+from lab.statistics import larger, mean_and_sd, throughout
+from lab.table import table
 from pipeline.batches import atoms
 
 MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one
@@ -71,15 +69,15 @@ def atom_sizes(
   layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
   runs = {layout: found[layout] for layout in layouts}
   names = {layout: f"{layout.atom:g} S" for layout in layouts}
-  segments = {x: np.array([segments_of(part, run) for run in runs[x]]) for x in layouts}
+  segments = {x: np.array([segments_of(run) for run in runs[x]]) for x in layouts}
   ranks = _ranks(
     {x: segments[x] for x in layouts if x.atom in PAPER_ATOMS.get(row_length, ATOMS)}
   )
   final = {x: segments[x][:, -1] for x in layouts}
   held = {x: np.array([held_out(run) for run in runs[x]]) for x in layouts}
-  nats = {x: [mean_nats(part, run) for run in runs[x]] for x in layouts}
+  nats = {x: [mean_nats(run) for run in runs[x]] for x in layouts}
   if_free = {
-    x: [mean_nats(part, run, free=ends_at_cuts(lengths, x, row_length)) for run in runs[x]]
+    x: [mean_nats(run, free=ends_at_cuts(lengths, x, row_length)) for run in runs[x]]
     for x in layouts
   }
   best, best_held = (
@@ -101,7 +99,7 @@ def atom_sizes(
     {names[x]: runs[x] for x in layouts},
     {names[x]: segments[x] for x in layouts},
     {names[x]: np.array(of_layout) for x, of_layout in ranks.items()},
-    span=span(part, runs[layouts[0]][0]),
+    epochs=epochs_of(runs[layouts[0]][0]),
     title=finding,
   )
   last_epoch = "training perplexity over the last epoch"
@@ -118,7 +116,6 @@ def atom_sizes(
   return part.exhibit(
     FIGURES.get((kind, row_length), f"Rows of {row_length}, {kind}"),
     f"{kind}, rows of {row_length}: perplexity by the size of atoms",
-    "in shape",
     finding,
     claim=("" if (kind, row_length) in FIGURES else "(Not in the paper.) ")
     + f"Of all atoms, those of a row have the lowest perplexity ({kind}, rows of "

@@ -1,8 +1,7 @@
 """Table 3 and Figure 3, and how packing compares: all layouts with atoms of a row.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper).
+  The atom-size paper; `__main__` has its title.
 """
 
 from __future__ import annotations
@@ -13,19 +12,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from experiments.atom_size import pictures
-from experiments.atom_size.results import (
+from experiments.atom_size.perplexities import (
   Found,
-  Run,
+  Result,
   held_out,
   mean_nats,
   nats_of,
   segments_of,
 )
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
-from experiments.lab.exhibits import Exhibit, Statement
-from experiments.lab.part import Part
-from experiments.lab.report import table
-from experiments.lab.statistics import larger, mean_and_sd, paired_difference
+from lab.exhibits import Exhibit, Part, Statement
+from lab.statistics import larger, mean_and_sd, paired_difference
+from lab.table import table
 
 NAMES = {
   CONCAT: "concat",
@@ -56,8 +54,8 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   for row_length, found in row_lengths.items():
     runs = {layout: found[layout] for layout in NAMES}
     panels[row_length] = {NAMES[x]: of_layout for x, of_layout in runs.items()}
-    final = {x: np.array([segments_of(part, run)[-1] for run in runs[x]]) for x in runs}
-    nats = {x: [mean_nats(part, run) for run in runs[x]] for x in runs}
+    final = {x: np.array([segments_of(run)[-1] for run in runs[x]]) for x in runs}
+    nats = {x: [mean_nats(run) for run in runs[x]] for x in runs}
     steps = {x: runs[x][0]["steps_per_epoch"] for x in runs}
     ratios.append(f"{steps[PADDING] / steps[CONCAT]:.2f} (rows of {row_length})")
     paper = dict(zip((CONCAT, PADDING), PAPER_TABLE_3.get(row_length, ()), strict=False))
@@ -82,7 +80,6 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   return part.exhibit(
     "Table 3 and Figure 3",
     "concat and padding with atoms of a row, and whether padding is predicted",
-    "in shape",
     finding,
     claim="Padding reaches a lower perplexity than concat, in more steps.",
     statements=statements,
@@ -163,7 +160,6 @@ def packed(
   return part.exhibit(
     f"Packed, rows of {row_length}",
     "packing compared with concat and padding, atoms of a row",
-    "in shape",
     finding,
     claim="(Not in the paper.) How isolated packs compare with both layouts.",
     statements=statements,
@@ -174,7 +170,7 @@ def packed(
   )
 
 
-def _timed(run: Run, seconds_a_step: float) -> Run:
+def _timed(run: Result, seconds_a_step: float) -> Result:
   evaluations = [
     point | {"seconds": point["step"] * seconds_a_step} for point in run["evaluations"]
   ]
@@ -182,7 +178,7 @@ def _timed(run: Run, seconds_a_step: float) -> Run:
 
 
 def _at_equal(
-  a: Sequence[Run], b: Sequence[Run], *, by: str
+  a: Sequence[Result], b: Sequence[Result], *, by: str
 ) -> tuple[list[float], list[float]]:
   """Held-out nats of pairs of runs, at the end of the shorter run of each pair."""
   ends = [
@@ -194,7 +190,7 @@ def _at_equal(
   return first, second
 
 
-def _at(run: Run, value: float, by: str) -> float:
+def _at(run: Result, value: float, by: str) -> float:
   """Held-out nats, interpolated between evaluations, linearly in the logarithm of `by`."""
   points = run["evaluations"]
   nats = [math.log(point["perplexity"]) for point in points]

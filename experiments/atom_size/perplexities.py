@@ -1,18 +1,23 @@
-"""How the atom-size paper compares runs: by segments, final perplexity and averages.
+"""What is read from finished runs: segments, final perplexity and averages.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper), appendices A.6 and A.7.
+  The atom-size paper, appendices A.6 and A.7.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from experiments.atom_size.runs import Layout
+
 SEGMENTS = 100  # of an epoch
+Result = Mapping[str, Any]
+Found = Mapping[Layout, Sequence[Result]]  # a row length's runs, by seed
 
 
 def last_epoch(
@@ -91,3 +96,33 @@ def smooth(values: npt.ArrayLike, alpha: float) -> np.ndarray:
     last = weight * last + (1 - weight) * value
     smoothed[place] = last
   return smoothed
+
+
+def epochs_of(run: Result) -> int:
+  """The number of epochs of a run; the last is compared."""
+  return round(len(run["nats"]) / run["steps_per_epoch"])
+
+
+def segments_of(run: Result) -> np.ndarray:
+  """Perplexity in hundredths of the last epoch."""
+  steps, epochs = run["steps_per_epoch"], epochs_of(run)
+  return last_epoch(run["nats"], run["targets"], steps_per_epoch=steps, epochs=epochs)
+
+
+def mean_nats(run: Result, *, free: int = 0) -> float:
+  """The mean loss over the last epoch; `free` of its tokens cost nothing, uncounted."""
+  middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
+  compared = middles > epochs_of(run) - 1
+  targets = np.array(run["targets"])[compared]
+  nats = float(np.array(run["nats"])[compared] @ targets)
+  return nats / (targets.sum() - free)
+
+
+def held_out(run: Result) -> float:
+  """The perplexity of all held-out text at the end."""
+  return run["held_out"]["perplexity"]
+
+
+def nats_of(values: Mapping[Layout, Any]) -> dict[Layout, list[float]]:
+  """The logarithms of perplexities."""
+  return {layout: np.log(of_layout).tolist() for layout, of_layout in values.items()}

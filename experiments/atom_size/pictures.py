@@ -10,8 +10,8 @@ import matplotlib.ticker
 import numpy as np
 
 from experiments.atom_size.perplexities import smooth
-from experiments.lab.pictures import COLOURS, band, figure, legend_below, save
-from experiments.lab.study import Results
+from lab.pictures import COLOURS, band, figure, legend_below, save
+from lab.studies.study import Results
 
 _ALPHA = 0.98  # of the moving average
 _COLOURS = dict(zip(("0.25 S", "0.5 S", "1 S", "2 S", "4 S"), COLOURS, strict=False))
@@ -24,7 +24,7 @@ def atoms(
   segments: Mapping[str, np.ndarray],
   ranks: Mapping[str, np.ndarray],
   *,
-  span: tuple[float, float],
+  epochs: int,
   title: str,
 ):
   """Figures 1, 2, 7 to 10: whole runs, the last epoch, final perplexities, and ranks.
@@ -34,7 +34,7 @@ def atoms(
     arms: runs by the names of their atoms.
     segments: of each arm float[seeds, segments], the perplexity in the last epoch.
     ranks: of each arm that is ranked float[seeds], 1 for the best.
-    span: start and end, in epochs, of the last epoch or of what is judged in its place.
+    epochs: of a run.
     title: what the picture shows.
   """
   whole = figure(9, 7)
@@ -44,7 +44,7 @@ def atoms(
     x = np.arange(1, y.size + 1) / runs[0]["steps_per_epoch"]
     full.plot(x, y, color=_COLOURS[name], label=name)
     y = smooth(segments[name].mean(0), 0.6)
-    x = np.linspace(*span, y.size)
+    x = np.linspace(epochs - 1, epochs, y.size)
     last.plot(x, y, color=_COLOURS[name], label=name)
   for axes, of_arms in (
     (final, {name: segments[name][:, -1] for name in arms}),

@@ -19,11 +19,11 @@ import optax
 from ml_collections import ConfigDict
 
 import pipeline
-from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import in_turns
-from experiments.lab import records
-from experiments.lab.fit import fit
-from experiments.lab.study import Arm, Study, agrees, identity, worker
+from lab import records
+from lab.machine import machine_and_device
+from lab.studies.paired_run import fit
+from lab.studies.study import Arm, Study, agrees, identity, worker
+from lab.timing.turns import in_turns
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch
 from training.config import model_config
@@ -35,6 +35,7 @@ from training.record.files import write_json
 from training.step import TrainingProgram
 
 SEEDS = 3
+PARTS, SAMPLE = 9, 80  # of a run's evaluations, and batches in each but the last
 TURNS, STEPS_A_TURN = 20, 5  # of each layout, when steps are timed
 OVERRIDES: dict[str, Any] = {
   "model.dropout_rate": 0.0,
@@ -44,7 +45,6 @@ OVERRIDES: dict[str, Any] = {
   "optimizer.warmup": "",
   "optimizer.warmup_steps": 100,
 }
-QUICK = {"train.duration": "", "train.steps": 120}
 
 
 class Scale(NamedTuple):
@@ -109,7 +109,6 @@ def make_study(
   *,
   text: Mapping[str, Any],
   scale: Scale = SMALL,
-  quick: bool = False,
   jobs: int = 1,
 ) -> Study:
   """The study of one row length.
@@ -120,7 +119,6 @@ def make_study(
     layouts: its arms.
     text: fields of the config's `data` that name the text.
     scale: of its runs.
-    quick: whether a few steps are enough.
     jobs: runs at a time.
   """
   fields = {
@@ -131,20 +129,20 @@ def make_study(
     "train.batch_size": scale.tokens // row_length,
     "train.duration": f"{scale.epochs} epochs",
   }
-  fields |= OVERRIDES | (QUICK if quick else {})
+  fields |= OVERRIDES
   fields |= {f"data.{name}": value for name, value in text.items()}
   return Study(
     folder,
     [layout.arm(row_length) for layout in layouts],
     fields,
-    seeds=1 if quick else SEEDS,
+    seeds=SEEDS,
     jobs=jobs,
     config="configs/gpt2_atoms.py",
     module="experiments.atom_size.runs",
   )
 
 
-class Rows:
+class Shared:
   """The dataset, the step and the held-out text, which all arms of a row length share.
 
   Args:
@@ -162,15 +160,12 @@ class Rows:
     self._packed = packed
     optimizer = packed.optimizer
     peak, steps = optimizer.learning_rate, optimizer.warmup_steps
+    options = ("b1", "b2", "eps", "weight_decay", "clip_norm")
     self.program = TrainingProgram(
       model_config(packed, head="causal", vocab_size=len(self.dataset.vocabulary)),
       adamw(
         optax.warmup_constant_schedule(peak / steps, peak, steps - 1),
-        b1=optimizer.b1,
-        b2=optimizer.b2,
-        eps=optimizer.eps,
-        weight_decay=optimizer.weight_decay,
-        clip_norm=optimizer.clip_norm,
+        **{name: optimizer[name] for name in options},
       ),
       mesh=make_mesh(1),
       seed=config.seed,
@@ -215,16 +210,12 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     InputError: the documents do not fit the layout.
   """
   del keep_in
-  rows = Rows(config)
-  loader, program, held_out = rows.loader(config), rows.program, rows.held_out()
-  quick = not config.train.duration
-  steps = config.train.steps
-  if not quick:
-    epochs, unit = parse_duration("train.duration", config.train.duration)
-    assert unit == "epoch", "see make_study"
-    steps = round(epochs * loader.batches_per_epoch)
-  parts, of_sample = (3, 20) if quick else (9, 80)  # evaluations, and batches in each
-  sample = held_out[:: max(1, len(held_out) // of_sample)]
+  shared = Shared(config)
+  loader, program, held_out = shared.loader(config), shared.program, shared.held_out()
+  epochs, unit = parse_duration("train.duration", config.train.duration)
+  assert unit == "epoch", "see make_study"
+  steps = round(epochs * loader.batches_per_epoch)
+  sample = held_out[:: max(1, len(held_out) // SAMPLE)]
   losses: list[Any] = []
   evaluations: list[dict[str, Any]] = []
 
@@ -237,7 +228,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
       program,
       map(as_atoms, batches),
       steps=steps,
-      pauses={round(steps * n / parts) for n in range(1, parts + 1)} - {0},
+      pauses={round(steps * n / PARTS) for n in range(1, PARTS + 1)} - {0},
       name=f"{arm.name}, seed {config.seed}",
     ):
       losses += [x["causal_loss"] for x in values]
@@ -248,7 +239,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     "nats": [round(float(x.total / max(x.units, 1)), 6) for x in losses],
     "targets": [int(x.units) for x in losses],
     "evaluations": evaluations,
-    "held_out": evaluate(state["params"], sample if quick else held_out),
+    "held_out": evaluate(state["params"], held_out),
   }
 
 
@@ -275,8 +266,8 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   same = kept is not None and agrees(kept.get("of"), made_from)
   if same and kept["seconds"].keys() >= configs.keys():
     return kept
-  rows = Rows(first)
-  program, state = rows.program, rows.program.init()
+  shared = Shared(first)
+  program, state = shared.program, shared.program.init()
 
   def some_steps(batches, _: int):
     nonlocal state
@@ -286,7 +277,7 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
 
   with contextlib.ExitStack() as stack:
     batches = {
-      name: stack.enter_context(contextlib.closing(rows.loader(config).iterate()))
+      name: stack.enter_context(contextlib.closing(shared.loader(config).iterate()))
       for name, config in configs.items()
     }
     turns = {

@@ -1,8 +1,7 @@
 """Table 1: the steps of an epoch, predicted from the token counts and as made.
 
 References:
-  Refining Packing and Shuffling Strategies for Enhanced Performance in Generative Language
-  Models (the atom-size paper), appendices A.3 and A.9.
+  The atom-size paper, appendices A.3 and A.9.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.atom_size.results import Found
-from experiments.lab.exhibits import Exhibit, judged
-from experiments.lab.part import Part
-from experiments.lab.report import table
+from experiments.atom_size.perplexities import Found
+from lab.exhibits import Exhibit, Part, judged
+from lab.table import table
 
 
 def predicted_rows(
@@ -86,9 +84,9 @@ def steps_an_epoch(
   return part.exhibit(
     "Table 1, Appendices A.3 and A.9",
     "Steps of an epoch, predicted from the token counts and as made",
-    "to the digit",
     f"{agree} of {len(rows)} layouts have the steps an epoch that {text}, end tokens "
     "included, predict.",
+    agreement="to the digit",
     claim="The number of tokens, the layout and the atom determine the steps of an epoch.",
     statements=[
       judged(

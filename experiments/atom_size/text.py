@@ -12,9 +12,8 @@ import pathlib
 
 import numpy as np
 
-from experiments.lab.exhibits import Exhibit, judged, within
-from experiments.lab.part import Part
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, Part, judged, within
+from lab.table import table
 
 PAPER = ("53.86", "2.33", "208,893")  # rows and words left out, in percent; words that stay
 LEAST = 50  # words of a row, as the paper says; or characters
@@ -54,9 +53,9 @@ def filtering(part: Part, path: pathlib.Path) -> Exhibit:
   return part.exhibit(
     "Section A.1 and Figure 4",
     "Rows that are left out of WikiText",
-    "within a tolerance",
     f"The paper's shares {are[by_words]} those of rows with fewer than {LEAST} words, "
     f"and {are[by_characters]} those of rows with at most {LEAST} characters.",
+    agreement="within a tolerance",
     claim=f"Rows with fewer than {LEAST} words are left out: 53.86 % of the rows of the "
     "validation set, 2.33 % of its words. Most rows are short.",
     values=values,

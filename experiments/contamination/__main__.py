@@ -10,12 +10,9 @@
 |                           | parts do not see each other                              |
 | concatenated, no mask     | the same, treated as one document                        |
 
-Arms with the same seed start from the same weights and see about as many real tokens a
-step. The first and the second differ only in padding, the third also cuts documents, and
-the fourth also contaminates them. All models are evaluated on each whole document alone
-and fine-tuned on tasks of GLUE, and their embeddings are compared with STS-B's labels.
-experiments/lab/real_data.py says what FOLDER holds. Finished runs are kept, so the same
-command resumes where it was stopped.
+All models are evaluated on each whole document alone and fine-tuned on tasks of GLUE, and
+their embeddings are compared with STS-B's labels. lab/real_data.py says what FOLDER holds.
+The same command resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -28,18 +25,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.stats
 
-from experiments.contamination.embeddings import rank_correlation
-from experiments.contamination.study import make_study
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
-from experiments.lab import command, records
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.plans import made_once
-from experiments.lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
-from experiments.lab.study import ByArm
+from experiments.finetuning.real_tasks import Files
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.tables import (
   NAMES,
@@ -48,8 +38,47 @@ from experiments.packing_paper.curves.tables import (
   named,
   table,
 )
-from training.command import positive
+from lab import command, real_data, records
+from lab.embeddings import embedder
+from lab.exhibits import Exhibit, Part
+from lab.plans import made_once
+from lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
+from lab.studies.paired_run import held_out
+from lab.studies.study import SEEDS, Arm, ByArm, Study
+from pipeline.settings import DatasetSettings
+from pipeline.sources.document import DocumentFields
+from pipeline.sources.partitions import open_source
 
+# Paragraphs stand in for documents: relative to a row, they are as short as web documents
+# in rows of 1,024 tokens. Their order is random, so neighbours in a row are unrelated.
+CONFIG = "configs/modern_bert_base.py"
+TEXT_BYTES = 30_000_000  # of the articles
+ROW_LENGTH = 256
+ARMS = (
+  Arm("isolated", {}, keep=True),
+  Arm("one_a_row", {}, "unpacked", keep=True),
+  Arm("pieces", {}, "pieces", keep=True),
+  Arm("concatenated", {}, "concatenated", keep=True),
+)
+OVERRIDES: dict[str, Any] = {
+  "data.documents": "line",
+  "data.min_words": 20,
+  "data.max_sequence_length": ROW_LENGTH,
+  "data.vocab_size": 8192,
+  "data.held_out_fraction": 0.02,
+  "data.too_long": "truncate",
+  "packing.algorithm": "optimal",
+  "packing.max_sequences_per_pack": 0,
+  "model.size": "tiny",
+  "model.remat": "none",
+  "optimizer.learning_rate": 3e-3,
+  "optimizer.decay_share": 0.3,
+  "optimizer.warmup": "0.05 epochs",
+  "train.batch_size": 16,
+  "train.micro_batch_size": 0,
+  "train.duration": "1 epochs",
+}
+EMBEDDED_ROWS = 8  # in a batch
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
 SIMILARITY = "stsb"  # the task whose labels embeddings are compared with
 FIELDS: dict[str, Any] = {
@@ -59,6 +88,48 @@ FIELDS: dict[str, Any] = {
   "model.global_base": 10_000.0,  # as pretrained
   "optimizer.learning_rate": 3e-4,
 }
+
+
+def make_study(part: Part) -> Study:
+  """The study.
+
+  Raises:
+    InputError: the text is missing.
+  """
+  source = real_data.write_articles(
+    part.real_data(),
+    part.folder / "text.txt",
+    at_least=TEXT_BYTES,
+  )
+  places = {"data.source": str(source), "data.directory": str(part.folder / "data")}
+  seeds, overrides = part.seeds or SEEDS, OVERRIDES | places
+  return Study(part.folder, ARMS, overrides, seeds, part.jobs, config=CONFIG)
+
+
+def rank_correlation(folder: pathlib.Path, files: Files) -> float:
+  """Spearman's correlation of labels and cosines of embeddings, in percent.
+
+  Embeddings are means over the tokens; pairs are those of `files.held_out_source`. The
+  model is not trained for this task.
+
+  Args:
+    folder: of the model, a Hugging Face directory.
+    files: of the task STS-B.
+  """
+  columns = DatasetSettings("", files.longest, columns=files.columns).column_names()
+  fields = DocumentFields(("sentence1", "sentence2", "label"), (), columns)
+  pairs = [
+    document.fields
+    for partition in open_source(files.held_out_source, fields)
+    for document in partition.read()
+  ]
+  sentences = [pair[name] for name in fields.required[:2] for pair in pairs]
+  source = files.held_out_source
+  embed = embedder(folder, source=source, longest=files.longest, rows=EMBEDDED_ROWS)
+  vectors = embed(sentences)
+  first, second = np.split(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 2)
+  labels = [float(pair["label"]) for pair in pairs]
+  return 100 * float(scipy.stats.spearmanr((first * second).sum(1), labels).statistic)
 
 
 def losses(part: Part, results: ByArm) -> Exhibit:
@@ -78,7 +149,6 @@ def losses(part: Part, results: ByArm) -> Exhibit:
   return part.exhibit(
     "Pretraining",
     "Held-out loss of whole documents",
-    "in shape",
     finding,
     claim=CLAIM,
     statements=[
@@ -152,7 +222,6 @@ def downstream(part: Part, scores: Mapping[str, Scores], ranks: Scores) -> Exhib
   return part.exhibit(
     "Fine-tuning",
     "Scores after pretraining, and embeddings",
-    "in shape",
     finding,
     claim=CLAIM,
     statements=[*same, *better],
@@ -169,15 +238,12 @@ def exhibits(part: Part) -> list[Exhibit]:
     InputError: real data are missing.
     Stopped: as by `Study.run`.
   """
-  names = ("sst2", SIMILARITY) if part.quick else real_tasks.GLUE
-  tasks = real_tasks.glue(part.real_data(), part.folder / "text", names, quick=part.quick)
+  tasks = real_tasks.glue(part.real_data(), part.folder / "text")
   study = make_study(part)
   study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
   data = study.runs[0][1].config.data.directory  # exists even if the models were deleted
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
-  overrides |= real_tasks.QUICK if part.quick else {}
-
   runs = pretrained.make_runs(models, tasks, part.folder, overrides)
   pairs = pathlib.Path(tasks[SIMILARITY].held_out_source).read_bytes()
   of_data = hashlib.sha256(pairs).hexdigest()[:8]
@@ -203,17 +269,11 @@ def exhibits(part: Part) -> list[Exhibit]:
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.contamination", workdir="results/contamination"
-  )
-  command.add_training(parser)
-  parser.add_argument(
-    "--seeds", type=positive, help="runs of each arm (default: 3, or 1 with --quick)"
-  )
+  parser = command.make_parser(__doc__, "contamination", workdir="results/contamination")
+  command.add_training(parser, seeds="3")
   options = parser.parse_args(arguments)
   line = "python -m experiments.contamination --data FOLDER"
-  part = command.make_part(options, line + " --quick" * options.quick)
-  return command.run_part(exhibits, part)
+  return command.run_part(exhibits, options, line)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,8 @@
 
   python -m experiments.finetuning --data FOLDER
 
-Trains on five tasks of GLUE and on SQuAD 1.1 by configs/glue.py and configs/squad.py. All
-arms with the same seed start from the same weights and see about as many sequences a step.
-The weights are those of FOLDER/minilm-l6-h384; experiments/lab/real_data.py says what
-FOLDER holds.
-
-The score is the dev set's after the last step, so the dev set does not choose the step.
-The same command resumes where it was stopped. At its end, each finished run gets a small
-file in WORKDIR/runs.
+Trains on five tasks of GLUE and on SQuAD 1.1 from the weights in FOLDER/minilm-l6-h384;
+lab/real_data.py says what FOLDER holds. The same command resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -24,22 +18,18 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import pipeline
-from benchmarks.command import some_of
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import (
   AT_MOST,
   LEARNING_RATE,
-  QUICK,
-  QUICK_EXAMPLES,
   Files,
 )
 from experiments.finetuning.runs import Runs, run_all
-from experiments.lab import command, real_data, report
-from experiments.lab.exhibits import Exhibit, Statement, judged
-from experiments.lab.part import Part
-from experiments.lab.statistics import mean_and_sd, same_score
+from lab import command, real_data, report
+from lab.exhibits import Exhibit, Part, Statement, judged
+from lab.options import add_some
+from lab.statistics import mean_and_sd, same_score
 from model import weights
-from training.command import positive
 from training.evaluation import predict
 from training.mesh import make_mesh
 from training.step import ModelProgram
@@ -242,7 +232,6 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
   return part.exhibit(
     "Fine-tuning",
     "packed, unpacked, and packed without the mask",
-    "in shape",
     f"Score of packed minus unpacked fine-tuning, in points: {', '.join(apart)}.",
     claim="Fine-tuning can be packed, too: the scores and the predictions are the same.",
     statements=[statement for runs in tasks for statement in statements(runs)],
@@ -275,12 +264,11 @@ def make_tasks(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Runs
   """
   data = part.real_data()
   overrides = {"model.init_from": str(real_data.find(data, "minilm-l6-h384"))}
-  overrides |= QUICK if part.quick else {}
   made = []
   for name in names:
-    at_most = QUICK_EXAMPLES if part.quick else AT_MOST.get(name, 0)
+    at_most = AT_MOST.get(name, 0)
     files = real_tasks.files(name, data, part.folder / "text", at_most=at_most)
-    seeds = part.seeds or (1 if part.quick or name == "squad" else SEEDS)
+    seeds = part.seeds or (1 if name == "squad" else SEEDS)
     made.append(make_runs(name, files, part.folder, seeds=seeds, overrides=overrides))
   return made
 
@@ -294,28 +282,15 @@ def exhibits(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Exhibi
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.finetuning", workdir="results/finetuning"
-  )
-  command.add_training(parser)
-  parser.add_argument(
-    "--tasks",
-    type=some_of(real_tasks.TASKS),
-    default=list(real_tasks.TASKS),
-    help=f"some of {','.join(real_tasks.TASKS)} (default: all)",
-  )
-  parser.add_argument(
-    "--seeds",
-    type=positive,
-    help=f"runs of each arm (default: {SEEDS}; 1 for squad and with --quick)",
-  )
+  parser = command.make_parser(__doc__, "finetuning", workdir="results/finetuning")
+  command.add_training(parser, seeds=f"{SEEDS}, or 1 for squad")
+  add_some(parser, "--tasks", real_tasks.TASKS)
   options = parser.parse_args(arguments)
   line = "python -m experiments.finetuning --data FOLDER"
   if options.tasks != list(real_tasks.TASKS):
     line += f" --tasks {','.join(options.tasks)}"
-  part = command.make_part(options, line + " --quick" * options.quick)
   maker = functools.partial(exhibits, names=options.tasks)
-  return command.run_part(maker, part)
+  return command.run_part(maker, options, line)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from typing import Any
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs, run_all
-from experiments.lab.report import table
-from experiments.lab.statistics import mean_and_sd
-from experiments.lab.study import prepare_data, weights_digest
+from lab.statistics import mean_and_sd
+from lab.studies.study import prepare_data, weights_digest
+from lab.table import table
 from training.sweep.file import make_sweep
 
 Scores = dict[str, list[float]]  # by arm, percent, a value a seed

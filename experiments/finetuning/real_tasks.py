@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.lab import real_data
-from experiments.lab.study import COMPUTATION
+from lab import real_data
+from lab.studies.study import COMPUTATION
 from packing import InputError
 from pipeline.sources import compressed
 

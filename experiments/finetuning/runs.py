@@ -7,15 +7,14 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.small_bert import machine_and_device
-from experiments.lab import records
-from experiments.lab.study import (
+from lab import records
+from lab.studies.study import (
   agrees,
-  dataset_digest,
+  is_of,
+  known_by,
   prepare_data,
   run_tasks,
   stop_if_failed,
-  weights_digest,
   without_places,
 )
 from packing import InputError
@@ -61,11 +60,8 @@ class Runs:
   def read(self, run: Run) -> Result | None:
     """What is kept of a run; None if it has not ended, or if the file is another run's."""
     kept = self._stored(run)
-    if kept.get("started_from") != weights_digest(run.config.model.init_from):
-      return None
-    if kept.get("dataset") != dataset_digest(run.config):
-      return None
-    return kept if agrees(kept.get("config"), run.config.to_dict()) else None
+    same = is_of(kept, run.config) and agrees(kept.get("config"), run.config.to_dict())
+    return kept if same else None
 
   def _stored(self, run: Run) -> Result:
     """A run's record; empty if there is none."""
@@ -81,12 +77,10 @@ class Runs:
       if self.read(run) is None and sweep.is_finished(self.place(run), run.config):
         kept = {
           "config": without_places(run.config.to_dict()),
-          "dataset": dataset_digest(run.config),
-          "started_from": weights_digest(run.config.model.init_from),
-          "machine": machine_and_device(),
           "summary": workdir.read_summary(self.place(run)),
         }
-        write_json(self.file(run), kept | dict(self.look(run, self.place(run))))
+        kept |= known_by(run.config) | dict(self.look(run, self.place(run)))
+        write_json(self.file(run), kept)
 
   def process(self, run: Run) -> Task:
     """The process that makes a run.

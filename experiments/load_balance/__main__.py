@@ -7,8 +7,7 @@
 Training steps are timed on this machine, the cost of a step is fitted to them, and steps of
 many such devices are simulated, with the lengths of Wikipedia. Then steps of un-padding and
 of packing are measured on the cores of this machine. Writes load_balance.md,
-load_balance.json, coefficients.json and a picture to --workdir. --quick takes a minute, or
-seconds with --coefficients.
+load_balance.json, coefficients.json and a picture to --workdir.
 
 The paper's estimate (section E) is a part of the report, unpadding_estimate.
 """
@@ -17,20 +16,19 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tqdm
 
 import packing
-from experiments.lab import command
 from experiments.load_balance import gumbel, measured
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
-from experiments.load_balance.pictures import draw
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
-from experiments.load_balance.tables import tables
+from experiments.load_balance.tables import draw, tables
 from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
+from lab import command
 from training.record.files import write_json
 
 HISTOGRAM = "wikipedia_512"
@@ -38,31 +36,19 @@ DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tab
 BATCH = 32  # sequences of a device, section E; the batch of most tables
 
 
-class Grid(NamedTuple):
-  """What is simulated.
-
-  Attributes:
-    devices: their numbers.
-    batches: numbers of sequences on a device; one of them is `BATCH`.
-    sequences: how many are drawn for each number of devices and batch, about.
-  """
-
-  devices: Sequence[int] = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-  batches: Sequence[int] = (1, 4, 16, 32, 64, 256)
-  sequences: int = 2**22
-
-
-QUICK = Grid((1, 16, 256, 4096), (4, 32), 2**16)
+DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+BATCHES = (1, 4, 16, BATCH, 64, 256)  # sequences of a device
+SEQUENCES = 2**22  # drawn for each number of devices and batch, about
 
 
 def simulate_grid(
-  ways: Mapping[str, Way], lengths: Lengths, network: Network, grid: Grid
+  ways: Mapping[str, Way], lengths: Lengths, network: Network
 ) -> list[dict[str, Any]]:
   """A row for each way, number of devices and batch; speed-ups are over the first way."""
   rows = []
-  cells = [(n, b) for b in grid.batches for n in grid.devices]
+  cells = [(n, b) for b in BATCHES for n in DEVICES]
   for n, b in tqdm.tqdm(cells, desc="simulating", disable=None):
-    steps = simulate(ways, lengths, devices=n, batch=b, sequences=grid.sequences)
+    steps = simulate(ways, lengths, devices=n, batch=b, sequences=SEQUENCES)
     summaries = {way: summarise(x, network) for way, x in steps.items()}
     base = next(iter(summaries.values())).sequences_per_second
     for way, summary in summaries.items():
@@ -71,9 +57,7 @@ def simulate_grid(
   return rows
 
 
-def check_paper_method(
-  ways: Mapping[str, Way], lengths: Lengths, *, sequences: int
-) -> dict[str, Any]:
+def check_paper_method(ways: Mapping[str, Way], lengths: Lengths) -> dict[str, Any]:
   """Applies section E to the simulated speed-ups of 8 devices, and simulates the others.
 
   Returns the distributions, and a row for each number of devices.
@@ -81,7 +65,7 @@ def check_paper_method(
   both = {name: ways[name] for name in (PADDING, UNPADDING)}
   speedups = {}
   for n in (2**k for k in range(gumbel.MOST.bit_length())):
-    steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=sequences)
+    steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=SEQUENCES)
     slowest = {name: x.seconds.max(1) for name, x in steps.items()}
     speedups[n] = slowest[PADDING] / slowest[UNPADDING]
   several = gumbel.fit(speedups[gumbel.DEVICES])
@@ -97,9 +81,7 @@ def check_paper_method(
   return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
 
 
-def run(
-  workdir: pathlib.Path, coefficients: str | None, *, quick: bool
-) -> Iterator[dict[str, Any]]:
+def run(workdir: pathlib.Path, coefficients: str | None) -> Iterator[dict[str, Any]]:
   """Yields the result of the simulation, then the same with measured steps.
 
   With a file of coefficients, nothing is measured.
@@ -109,7 +91,6 @@ def run(
     Stopped: a measuring process failed.
   """
   given = None if coefficients is None else read_coefficients(coefficients)
-  grid = QUICK if quick else Grid()
   workdir.mkdir(parents=True, exist_ok=True)
   lengths = Lengths(packing.load_histogram(HISTOGRAM))
   plans = {
@@ -119,7 +100,7 @@ def run(
     for depth in DEPTHS
   }
   use_cpu()  # as the processes that measure steps
-  device = given or measured.measure_device(quick=quick)
+  device = given or measured.measure_device()
   if given is None:
     write_json(workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
@@ -129,34 +110,31 @@ def run(
     "device": device,
     "histogram": HISTOGRAM,
     "network": network._asdict(),
-    "exchange_seconds": {n: network.seconds(n) for n in grid.devices},
+    "exchange_seconds": {n: network.seconds(n) for n in DEVICES},
     "packing": f"packing, depth {DEPTHS[-1]}",
     "packing_factors": {depth: plan.packing_factor for depth, plan in plans.items()},
     "batch": BATCH,
-    "paper_method": check_paper_method(ways, lengths, sequences=grid.sequences),
-    "rows": simulate_grid(ways, lengths, network, grid),
+    "paper_method": check_paper_method(ways, lengths),
+    "rows": simulate_grid(ways, lengths, network),
   }
   yield result
   if given is None:
     plan = plans[str(DEPTHS[-1])]
-    yield result | {"measured": measured.run(lengths, plan, costs, quick=quick)}
+    yield result | {"measured": measured.run(lengths, plan, costs)}
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.load_balance", workdir="results/load_balance"
-  )
+  parser = command.make_parser(__doc__, "load_balance", workdir="results/load_balance")
   parser.add_argument(
     "--coefficients",
     metavar="FILE",
     help="simulate a device with the coefficients in this file, and measure nothing",
   )
   options = parser.parse_args(arguments)
-  folder = command.folder_of(options)
   return command.run_study(
-    run(folder, options.coefficients, quick=options.quick),
-    folder / "load_balance",
+    run(options.workdir, options.coefficients),
+    options.workdir / "load_balance",
     tables=tables,
     draw=draw,
   )

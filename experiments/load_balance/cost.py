@@ -1,8 +1,6 @@
 """How long a training step takes: a device's rows, and the exchange of gradients.
 
-A device spends a fixed time on a step and, on a row of L tokens, a fixed time, a time that
-grows with L and one that grows with L squared (attention). The coefficients are fitted to
-measured steps, or given.
+The coefficients of a device are fitted to measured steps, or given.
 """
 
 from __future__ import annotations
@@ -121,8 +119,7 @@ def read_coefficients(path: str | pathlib.Path) -> dict[str, Any]:
     Network(4 * device["parameters"])
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(
-      f"{path} does not hold coefficients ({error}). Expected a JSON object with "
-      "'parameters' of the model and 'coefficients', in seconds, as python -m "
-      "experiments.load_balance writes it."
+      f"{path} does not hold coefficients ({error}). Give a coefficients.json that python "
+      "-m experiments.load_balance wrote."
     ) from error
   return device

@@ -1,9 +1,8 @@
 """The paper's estimate of un-padding on many devices: section E, Figures 5 and 6.
 
-Each step waits for the slowest device, so the speed-up of n devices is the smallest of n
-draws from the distribution of one device. The paper assumes Gumbel distributions, fits that
-of eight devices, solves for that of one device, and draws from it. Here the equations are
-solved in closed form, and the mean of the smallest draw is an integral.
+The speed-up of n devices is the smallest of n draws from the distribution of one device.
+The paper's equations are solved in closed form, and the mean of the smallest draw is an
+integral.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section E.

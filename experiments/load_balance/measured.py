@@ -1,10 +1,9 @@
 """Training steps measured on this machine: to fit the cost model, and compared with it.
 
 In the second measurement a device is a process with a core of its own. A share is what one
-device computes in a step: with un-padding `BATCH` sequences, with packing as many packs as
-hold about as many. XLA compiles fixed shapes, so un-padding takes its sequences one by one,
-each in a row of its length rounded up to a multiple of `MULTIPLE` tokens, and adds up their
-gradients. Only gradients are timed: the update and the exchange are the same for both.
+device computes in a step: with un-padding `BATCH` sequences one by one, each in a row of
+its length rounded up to a multiple of `MULTIPLE` tokens; with packing as many packs as hold
+about as many. Only gradients are timed.
 """
 
 from __future__ import annotations
@@ -21,25 +20,24 @@ import jax.numpy as jnp
 import numpy as np
 
 import packing
-from benchmarks import small_bert
-from benchmarks.steps import Trainer, compile_step, full_rows, in_turns, random_batch
 from experiments.load_balance import cost
 from experiments.load_balance.cost import Coefficients, Measurement
 from experiments.load_balance.simulation import Lengths, draw
 from experiments.load_balance.together import compare, run_together, time_together, use_cpu
 from experiments.load_balance.ways import UNPADDING
+from lab.machine import machine_and_device
+from lab.timing.models import make_program
+from lab.timing.steps import Trainer, compile_step, full_rows, random_batch
+from lab.timing.turns import in_turns
 from model import losses
 from training.mesh import put_batch
 from training.record.parameters import count_parameters
 from training.step import TrainingProgram
 from training.sweep.jobs import cores
 
-# By whether it is quick.
-SIZE = {False: "mini", True: "tiny"}  # of the BERT
-ROW_LENGTHS = {False: (64, 128, 256, 384, 512), True: (64, 256, 512)}  # of fitted steps
-ROWS = {False: (1, 4), True: (1, 3)}
-ROUNDS = {False: 9, True: 3}
-STEPS = {False: 24, True: 2}  # of each way
+SIZE = "mini"  # of the BERT
+ROW_LENGTHS, ROWS, ROUNDS = (64, 128, 256, 384, 512), (1, 4), 9  # of fitted steps
+STEPS = 24  # of each way
 PACKING = "packing"
 BATCH, MULTIPLE, MOST_DEVICES = 8, 128, 8
 
@@ -62,17 +60,17 @@ def measure(
   ]
 
 
-def measure_device(*, quick: bool) -> dict[str, Any]:
+def measure_device() -> dict[str, Any]:
   """Steps of this machine, and the coefficients fitted to them."""
-  program = small_bert.make_program(SIZE[quick], longest=max(ROW_LENGTHS[quick]))
-  measurements = measure(program, ROW_LENGTHS[quick], ROWS[quick], rounds=ROUNDS[quick])
+  program = make_program(SIZE, longest=max(ROW_LENGTHS))
+  measurements = measure(program, ROW_LENGTHS, ROWS, rounds=ROUNDS)
   fitted, errors = cost.fit(measurements)
   return {
-    "machine": small_bert.machine_and_device(),
-    "model": f"BERT-{SIZE[quick]}",
+    "machine": machine_and_device(),
+    "model": f"BERT-{SIZE}",
     "parameters": count_parameters(program.abstract_state()["params"]),
     "coefficients": dataclasses.asdict(fitted),
-    "rounds": ROUNDS[quick],
+    "rounds": ROUNDS,
     "measurements": [
       x._asdict() | {"relative_error": error}
       for x, error in zip(measurements, errors, strict=True)
@@ -80,9 +78,7 @@ def measure_device(*, quick: bool) -> dict[str, Any]:
   }
 
 
-def run(
-  lengths: Lengths, plan: packing.Plan, costs: Coefficients, *, quick: bool
-) -> dict[str, Any] | None:
+def run(lengths: Lengths, plan: packing.Plan, costs: Coefficients) -> dict[str, Any] | None:
   """How long devices wait for the slowest; None on a machine with one core.
 
   Returns:
@@ -91,7 +87,7 @@ def run(
   Raises:
     Stopped: a process failed.
   """
-  devices, steps = min(len(cores()), MOST_DEVICES), STEPS[quick]
+  devices, steps = min(len(cores()), MOST_DEVICES), STEPS
   if not hasattr(os, "sched_setaffinity") or devices < 2:
     return None
   rng = np.random.default_rng(0)
@@ -105,11 +101,11 @@ def run(
     todo.append([[_batch([[x]], row, 1) for x, row in share] for share in pairs])
     drawn = [[plan.strategies[k] for k in share] for share in packs[step]]
     todo.append([[_batch(share, plan.row_length, depth)] for share in drawn])
-  work = functools.partial(_work, todo, size=SIZE[quick], longest=lengths.longest)
+  work = functools.partial(_work, todo, size=SIZE, longest=lengths.longest)
   seconds = np.array(run_together(work, devices)).T  # [2 steps, devices]
   of_row = costs.row_seconds(plan.row_length)
   return {
-    "model": SIZE[quick],
+    "model": SIZE,
     "devices": devices,
     "batch": BATCH,
     "multiple": MULTIPLE,
@@ -130,7 +126,7 @@ def _work(
 ) -> list[float]:
   """Computes one device's shares; for each, its seconds."""
   use_cpu()
-  program = small_bert.make_program(size, longest=longest)
+  program = make_program(size, longest=longest)
   params = program.init()["params"]
   zeros = jax.tree.map(jnp.zeros_like, params)
   rng = np.random.default_rng(device)

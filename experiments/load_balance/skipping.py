@@ -2,11 +2,10 @@
 
   python -m experiments.load_balance.skipping --data FOLDER
 
-Rows cost the same only if attention computes whole rows. If it skips pairs of tokens of
-different sequences, its cost in a row is the sum of the squared lengths, and devices wait
-again. The study simulates 1 to 16,384 devices with rows of 512, 2,048 and 8,192 tokens;
-rows of 8,192 hold the documents of FOLDER/text. --quick needs no FOLDER. Writes
-skipping.md, skipping.json and pictures to --workdir, and caches its plans beside it.
+If attention skips pairs of tokens of different sequences, its cost in a row is the sum of
+the squared lengths, and devices wait again. Simulates 1 to 16,384 devices; rows of 8,192
+tokens hold the documents of FOLDER/text. Writes skipping.md, skipping.json and pictures to
+--workdir, and caches its plans beside it.
 """
 
 from __future__ import annotations
@@ -15,17 +14,18 @@ import itertools
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tqdm
 
 import packing
-from experiments.lab import command, real_data
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan, digest, made_once
-from experiments.load_balance import skipping_report
+from experiments.load_balance.tables import by_devices
+from lab import command, real_data
+from lab.exhibits import Part
+from lab.pictures import COLOURS, PERCENT, figure, save
+from lab.plans import cached_plan, digest, made_once
 from packing import Cost, Plan
 from pipeline.sources.textfiles import lines_of
 from pipeline.tokenizer import load_tokenizer
@@ -66,8 +66,6 @@ CASES = (
   Case(DOCUMENTS, 8192, multiple=64),
 )
 DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-QUICK_CASES = (Case("glue_cola_128", 128), Case("wikipedia_512", 512))
-QUICK_DEVICES = (1, 16, 64)
 
 # -------------------------------------------------------------------------- the plans
 
@@ -152,9 +150,7 @@ WAYS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def simulate(
-  case: Case, plan: Plan, devices: int, *, packs: int = PACKS
-) -> list[dict[str, Any]]:
+def simulate(case: Case, plan: Plan, devices: int) -> list[dict[str, Any]]:
   """A row for each model and way.
 
   `waiting` is the share of time that devices wait; `steps`, the standard deviation of a
@@ -162,7 +158,7 @@ def simulate(
   rows; and `price`, how many times as much a pair may cost before whole rows are as fast.
   """
   batch = devices * case.rows
-  steps = int(np.clip(packs // batch, 16, 200))
+  steps = int(np.clip(PACKS // batch, 16, 200))
   rng = np.random.default_rng([devices, case.row_length])
   shares = plan.repeat_counts / plan.num_packs
   squares = plan.squares[rng.choice(shares.size, steps * batch, p=shares)]
@@ -197,6 +193,89 @@ def _slowest(costs: np.ndarray, devices: int) -> np.ndarray:
   return costs.reshape(len(costs), devices, -1).sum(axis=2).max(axis=1)
 
 
+# ------------------------------------------------------------------------- the report
+
+_SHOWN = (  # ways in pictures, with their style; tables have all ways
+  ("random packs", "o-"),
+  ("Megatron's snake", "s-"),
+  ("balance=devices", "D-"),
+)
+_MOST = {  # columns for the largest number of devices
+  "a step's spread": "{steps:.2%}",
+  "over whole rows": "{gain:.3f}",
+  "price of a pair": "{price:.2f}",
+}
+
+
+def tables(result: Mapping[str, Any]) -> str:
+  """All tables, in Markdown."""
+  parts: list[str] = []
+  rows = result["rows"]
+  for case in dict.fromkeys(row["case"] for row in rows):
+    some = [row for row in rows if row["case"] == case]
+    length, own = some[0]["row_length"], some[0]["rows"]
+    source = f" ({result['documents']})" if case.startswith("documents") else ""
+    for model in dict.fromkeys(row["model"] for row in some):
+      here = [row for row in some if row["model"] == model]
+      parts += [
+        f"Rows of {length:,} tokens, {case}{source}, {own} a device; {model}. The first "
+        "columns have the share of time that devices wait, by the number of devices. The "
+        "last three are for the largest number: the standard deviation of a step's time "
+        "divided by its mean; the speed-up over attention that computes whole rows; and "
+        "how many times as much a pair may cost before whole rows are as fast:",
+        by_devices(here, "{waiting:.2%}", most=_MOST),
+      ]
+  return "\n\n".join(parts)
+
+
+def draw(folder: pathlib.Path, result: Mapping[str, Any]):
+  """`skipping_waiting.png` and `skipping_gain.png`, of BERT-base."""
+  rows = [row for row in result["rows"] if row["model"] == "BERT-base"]
+  cases = list(dict.fromkeys(row["case"] for row in rows))
+  most = max(row["devices"] for row in rows)
+
+  def at(case: str, way: str, value: str) -> dict[int, float]:
+    some = [row for row in rows if row["case"] == case and row["way"] == way]
+    return {row["devices"]: row[value] for row in some}
+
+  for value, label, digits, title in (
+    (
+      "waiting",
+      "share of the time that devices wait",
+      ".1%",
+      "With random packs {most:,} devices wait {worst} of their time, with "
+      "balance=devices {best}",
+    ),
+    (
+      "gain",
+      "speed-up over whole rows",
+      ".2f",
+      "On {most:,} devices skipping is {worst} times as fast as whole rows with random "
+      "packs, {best} with balance=devices",
+    ),
+  ):
+    drawing = figure(4 * len(cases) + 3, 4.5)
+    panels = drawing.subplots(1, len(cases), squeeze=False, sharey=True)[0]
+    for case, axes in zip(cases, panels, strict=True):
+      for (way, style), colour in zip(_SHOWN, COLOURS, strict=False):
+        line = at(case, way, value)
+        axes.plot([*line], [*line.values()], style, color=colour, label=way, markersize=4)
+      axes.set_xscale("log")
+      axes.set(xlabel="devices", title=", rows of ".join(case.rsplit("_", 1)))
+      if value == "waiting":
+        axes.yaxis.set_major_formatter(PERCENT(1))
+      else:
+        axes.axhline(1, color="grey", linestyle=":")
+    panels[0].set_ylabel(label)
+    panels[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    worst, best = (
+      ", ".join(f"{at(case, way, value)[most]:{digits}}" for case in cases)
+      for way in ("random packs", "balance=devices")
+    )
+    about = title.format(most=most, worst=worst, best=best)
+    save(drawing, folder / f"skipping_{value}.png", about)
+
+
 # ------------------------------------------------------------------------- the command
 
 
@@ -206,14 +285,12 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
   Raises:
     InputError: the data are missing.
   """
-  workdir, quick = part.folder, part.quick
-  workdir.mkdir(parents=True, exist_ok=True)
-  cases, devices = (QUICK_CASES, QUICK_DEVICES) if quick else (CASES, DEVICES)
+  part.folder.mkdir(parents=True, exist_ok=True)
   histograms = {
-    case: documents(part.real_data(), workdir)
+    case: documents(part.real_data(), part.folder)
     if case.histogram == DOCUMENTS
     else packing.load_histogram(case.histogram)
-    for case in cases
+    for case in CASES
   }
   plans = {
     case: cached_plan(
@@ -222,31 +299,26 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
     for case, lengths in histograms.items()
   }
   result: dict[str, Any] = {
-    "documents": histograms[cases[-1]].source,
+    "documents": histograms[CASES[-1]].source,
     "tokens": TOKENS,
     "rows": [],
   }
-  grid = [(case, n) for case in cases for n in devices]
+  grid = [(case, n) for case in CASES for n in DEVICES]
   for case, n in tqdm.tqdm(grid, "simulating", disable=None):
-    packs = 2**14 if quick else PACKS
-    result["rows"] += simulate(case, plans[case], n, packs=packs)
+    result["rows"] += simulate(case, plans[case], n)
   yield result
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
-  parser = command.make_parser(
-    __doc__, "experiments.load_balance.skipping", workdir="results/skipping"
-  )
+  parser = command.make_parser(__doc__, "load_balance.skipping", workdir="results/skipping")
   command.add_data(parser)
   options = parser.parse_args(arguments)
-  folder = command.folder_of(options)
-  part = Part(folder, "", quick=options.quick, data=options.data)
   return command.run_study(
-    run(part),
-    folder / "skipping",
-    tables=skipping_report.tables,
-    draw=skipping_report.draw,
+    run(Part(options.workdir, "", data=options.data)),
+    options.workdir / "skipping",
+    tables=tables,
+    draw=draw,
   )
 
 

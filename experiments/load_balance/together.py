@@ -21,7 +21,6 @@ from training import memory
 from training.command import Stopped
 from training.sweep.jobs import cores
 
-MINUTES = 30  # after which unfinished processes are killed
 Result = TypeVar("Result")
 _barrier: Any = None  # of all processes; set in each
 
@@ -37,24 +36,20 @@ def run_together(work: Callable[[int], Result], number: int) -> list[Result]:
     number: of processes.
 
   Raises:
-    Stopped: a process failed, or they took too long. By then all have ended.
+    Stopped: a process failed. By then all have ended.
   """
   context = multiprocessing.get_context("spawn")
   places = itertools.islice(itertools.cycle(cores()), number)
-  with concurrent.futures.ProcessPoolExecutor(
-    number, context, initializer=_share, initargs=(context.Barrier(number),)
-  ) as pool:
-    futures = [pool.submit(_start, work, n, core) for n, core in enumerate(places)]
-    try:
-      for future in concurrent.futures.as_completed(futures, timeout=60 * MINUTES):
-        future.result()
-    except BaseException as error:
-      for child in multiprocessing.active_children():
-        child.kill()  # a process that waits for another would never end
-      if not isinstance(error, Exception):
-        raise
-      reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-      raise Stopped(f"A measuring process failed. {reason}") from error
+  try:
+    with concurrent.futures.ProcessPoolExecutor(
+      number, context, initializer=_share, initargs=(context.Barrier(number),)
+    ) as pool:
+      futures = [pool.submit(_start, work, n, core) for n, core in enumerate(places)]
+      for future in concurrent.futures.as_completed(futures):
+        future.result()  # the first error is that of the process that failed
+  except Exception as error:
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    raise Stopped(f"A measuring process failed. {reason}") from error
   return [future.result() for future in futures]
 
 
@@ -115,4 +110,8 @@ def _start(work: Callable[[int], Result], number: int, core: int) -> Result:
   if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {core})  # before JAX starts as many threads as there are cores
   meet()  # a waiting process takes no second piece of work, so each gets its own
-  return work(number)
+  try:
+    return work(number)
+  except Exception:
+    _barrier.abort()  # a process that waits for this one would never end
+    raise

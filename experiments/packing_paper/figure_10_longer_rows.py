@@ -1,8 +1,7 @@
 """Longer rows: section J with Figure 10, and section Q of the supplement.
 
-Section J packs Wikipedia at 128 to 2,048 tokens by LPFHP, at several depths. Section Q asks
-what rows longer than the longest sequence gain, on molecules; here the same ratios of
-lengths are also tried on texts.
+Section Q asks what rows longer than the longest sequence gain, on molecules; here the same
+ratios of lengths are also tried on texts.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import pathlib
 from collections.abc import Mapping
 
 import packing
-from experiments.lab.exhibits import Exhibit, judged, to_the_digit
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, figure, save
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, Part, judged, to_the_digit
+from lab.pictures import COLOURS, figure, save
+from lab.plans import cached_plan
+from lab.table import table
 
 LENGTHS = (128, 384, 512, 1024, 2048)
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, None)
@@ -78,7 +76,6 @@ def section_j(part: Part) -> Exhibit:
   return part.exhibit(
     "Section J, Figure 10",
     "Speed-ups by LPFHP at longer rows",
-    "in shape",
     f"The sequences a pack that LPFHP needs for {ENOUGH:.0%} of the theoretical speed-up, "
     f"in rows of {', '.join(summary)} (the paper: around 6 and 12 at 1,024 and 2,048).",
     claim="Longer rows gain more from packing, and need more sequences a pack.",
@@ -125,7 +122,6 @@ def section_q(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Section Q",
       "Rows longer than the longest sequence",
-      "in shape",
       f"Rows longer than the longest sequence gain at most {100 * gain:.2f} points of "
       f"efficiency, on {where}, and lose at most {100 * loss:.2f}, on {there}.",
       claim="Rows longer than the longest sequence can make packing perfect.",
@@ -154,10 +150,10 @@ def molecules(part: Part) -> Exhibit:
   return part.exhibit(
     "Section Q, QM9",
     "Molecules in rows of 36",
-    "to the digit",
     f"Of the row lengths tried, {best} atoms is the fastest: {speedups[best]:.3f} times as "
     f"fast as one molecule in each row of {longest}; at most "
     f"{theoretical_speedup(histogram):.3f} times is possible.",
+    agreement="to the digit",
     claim="Molecules train 1.6 times as fast in rows of 36 atoms.",
     values=[value],
     text=table(["atoms of a row", "packs", "efficiency (%)", "speed-up"], rows, left=())

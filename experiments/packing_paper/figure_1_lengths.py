@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import Exhibit, Value, to_the_digit
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, PERCENT, figure, save
-from experiments.lab.report import table
 from experiments.packing_paper.figure_10_longer_rows import theoretical_speedup
+from lab.exhibits import Exhibit, Part, Value, to_the_digit
+from lab.pictures import COLOURS, PERCENT, figure, save
+from lab.table import table
 
 # By figure: what it shows, the histograms, what the paper says.
 GROUPS = {
@@ -141,8 +140,8 @@ def _figure(part: Part, name: str, title: str, names: Sequence[str], claim: str)
   return part.exhibit(
     name,
     f"Lengths of {title}",
-    "to the digit",
     finding,
+    agreement="to the digit",
     claim=claim,
     values=values if name != "Figure 9" else [],
     pictures=[picture],

@@ -1,11 +1,8 @@
 """Two phases of pretraining, or one packed phase at full length; Figures 18 to 21.
 
-BERT is first trained on short rows, to waste less on padding. The 2021 version of the paper
-asks whether packing makes that superfluous, since it leaves no padding in long rows either.
-A small model sees the same number of real tokens in both ways: either in one phase with
-rows of 192 tokens, or in two, with nine of ten sequences in rows of 64 and then the rest in
-rows of 192. Both phases are also trained unpacked, and the second also packed without the
-mask.
+A small model sees the same number of real tokens in both ways: in one phase with rows of
+192 tokens, or in two, with nine of ten sequences in rows of 64 and then the rest in rows of
+192. Both phases are also trained unpacked, and the second also without the mask.
 
 References:
   Krell et al., *Packing: Towards 2x NLP BERT Acceleration*, section 5; and
@@ -21,16 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.report import table
-from experiments.lab.statistics import equivalent, larger, mean_and_sd, not_more
-from experiments.lab.study import Arm, ByArm, Study
 from experiments.packing_paper.curves import arms as curves
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.arms import lasting, make_study, mean_length, timed
 from experiments.packing_paper.curves.tables import mean_difference
+from lab.exhibits import Exhibit, Part
+from lab.statistics import equivalent, larger, mean_and_sd, not_more
+from lab.studies.paired_run import held_out
+from lab.studies.study import Arm, ByArm, Study
+from lab.table import table
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: as BERT's 900,000 of 1,000,000 steps
@@ -176,7 +172,6 @@ def outlook(part: Part, results: ByArm, speed: Speed) -> Exhibit:
   return part.exhibit(
     "2021 version, section 5",
     "Two phases, or one packed phase at full length",
-    "in shape",
     finding,
     claim="Packing may make the first phase on short rows superfluous.",
     statements=lower + no_higher,
@@ -221,7 +216,6 @@ def phase(part: Part, number: int, results: ByArm) -> Exhibit:
   return part.exhibit(
     f"Figure {17 + number}",
     f"Phase {number}, packed and unpacked",
-    "in shape",
     finding,
     claim=f"In phase {number} packed and unpacked training reach the same loss.",
     statements=statements,
@@ -253,9 +247,9 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Figures 20 and 21",
       "Both phases of a larger model",
-      "not run here",
       "BERT-large needs an accelerator. There is a config for each of its two phases; "
       "--config.packing.algorithm=none gives the unpacked curves.",
+      agreement="not run here",
       command="python train.py --config=configs/bert_large_phase1.py "
       "--workdir=runs/bert_large_phase1 && python train.py "
       "--config=configs/bert_large_phase2.py:384 --workdir=runs/bert_large_384",

@@ -1,17 +1,14 @@
 """Small models trained in pairs: the learning curves of section 4.2, Figures 3 and 4.
 
-Trains every arm with every seed: packed and unpacked with the same sequences each step,
-twice the batch with each adjustment, and each part of packing left out in turn. Then tests
-the paper's claims over the seeds. Other parts of the report share these runs.
+Other parts of the report share these runs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
 from experiments.packing_paper.curves import ablation, arms, claims
+from lab.exhibits import Exhibit, Part
 
 
 def exhibits(part: Part) -> list[Exhibit]:

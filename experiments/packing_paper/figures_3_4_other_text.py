@@ -1,8 +1,7 @@
 """Packed and unpacked training on another kind of text: WikiText-2; Figures 3 and 4.
 
-Tests the two main claims on paragraphs of Wikipedia instead of the standard library's
-docstrings. Uses all .txt files in the folder wikitext-2 and holds out a twentieth of the
-paragraphs. Unpacked rows of 384 tokens are then half padding.
+Uses the paragraphs of all .txt files in the folder wikitext-2. Unpacked rows of 384 tokens
+are then half padding.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4;
@@ -14,15 +13,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.lab import real_data
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.statistics import equivalent, larger
-from experiments.lab.study import Arm
 from experiments.packing_paper.curves.arms import QUICK, make_study
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import comparison, mean_difference
+from lab import real_data
+from lab.exhibits import Exhibit, Part
+from lab.statistics import equivalent, larger
+from lab.studies.paired_run import held_out
+from lab.studies.study import Arm
 
 ARMS = ("packed", "constant", "no_mask")
 FIELDS: dict[str, Any] = {

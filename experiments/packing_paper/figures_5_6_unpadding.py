@@ -10,12 +10,11 @@ import pathlib
 import numpy as np
 import scipy.stats
 
-from experiments.lab.exhibits import Exhibit, to_the_digit, within
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, figure, save
 from experiments.load_balance import gumbel
 from experiments.load_balance.gumbel import MOST, Gumbel
-from experiments.load_balance.pictures import SPEEDUP, device_axes
+from experiments.load_balance.tables import SPEEDUP, device_axes
+from lab.exhibits import Exhibit, Part, to_the_digit, within
+from lab.pictures import COLOURS, figure, save
 
 DRAWS = 100_000  # to check the integral: the paper draws
 
@@ -51,11 +50,11 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Section E, Figures 5 and 6",
       "Un-padding on many devices, estimated",
-      "to the digit",
       f"Un-padding is expected to be {mean[1]:.2f}, {mean[2]:.2f}, {mean[32]:.2f} and "
       f"{mean[MOST]:.2f} times as fast as padding on 1, 2, 32 and {MOST:,} devices, and "
       f"packing the paper's {gumbel.PAPER_PACKING} times on any number. (For 32 devices, "
       f"{DRAWS:,} draws give {drawn:.3f} and the integral {mean[32]:.3f}.)",
+      agreement="to the digit",
       claim="Un-padding loses its speed-up on many devices; packing keeps it, and is ahead "
       "from 2 devices.",
       values=values,

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.lab.exhibits import Exhibit, Value, to_the_digit
-from experiments.lab.part import Part
+from lab.exhibits import Exhibit, Part, Value, to_the_digit
 from model.masks import packed_attention_mask
 from packing.testing import lay_out
 from training.optimizer import lamb, packed_betas
@@ -43,9 +42,9 @@ def section_32(part: Part) -> Exhibit:
   return part.exhibit(
     "Section 3.2, Figure 2",
     "Positions and mask of a pack",
-    "to the digit",
     "Positions restart in each sequence, and a token attends where segment ids are equal: "
     f"here with the segment ids {' '.join(map(str, SEGMENTS))} of the figure's code.",
+    agreement="to the digit",
     claim="Positions restart in each sequence, and the mask is block diagonal.",
     values=values,
   )
@@ -88,10 +87,10 @@ def theorem_d(part: Part) -> Exhibit:
   return part.exhibit(
     "Theorem D.1",
     "LAMB's betas to the power of the packing factor",
-    "to the digit",
     "With the same gradient, one update with beta^p gives the momentum and velocity of p "
     f"updates with beta, to {max(apart.values()):.0e} in float64 for p up to "
     f"{LARGEST_FACTOR}. The weights, however, have moved once and not p times.",
+    agreement="to the digit",
     claim="Betas to the power of the packing factor keep momentum and velocity as they are "
     "without packing.",
     values=values,

@@ -1,10 +1,6 @@
 """Other ways to batch and to mask: sorted batches, rows across documents, A and B apart.
 
-Small models are trained on docstrings, in pairs of arms that differ in one thing: batches
-of sequences of nearly the same length against random batches; RoBERTa's rows of whole
-sentences that cross documents, without a mask, against packed sentences of one document;
-and packing with attention only within sentence A and within sentence B, against packing
-as usual.
+Small models are trained on docstrings, in pairs of arms that differ in one thing.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, sections 5, A and C;
@@ -15,14 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.statistics import equivalent, larger
-from experiments.lab.study import Arm, ByArm, Study
 from experiments.packing_paper.curves import arms
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import comparison, mean_difference
+from lab.exhibits import Exhibit, Part
+from lab.statistics import equivalent, larger
+from lab.studies.paired_run import held_out
+from lab.studies.study import Arm, ByArm, Study
 
 _BETAS = {"packing.adjust": "lamb_betas"}
 _APART = {"packing.adjust": "reduce_batch", "model.attention_mask": "token_type"}

@@ -1,10 +1,8 @@
 """Pretraining with the next-sentence loss, and ways to do without it: section I.
 
-A small model is pretrained in four ways on the same number of real tokens: on pairs of
-segments with the next-sentence loss; on pairs without that loss; on whole sentences of one
-document without it (RoBERTa's DOC-SENTENCES); and on these, packed greedily in random
-order, each with its separator, without a mask, so that a row mixes documents (as in T5).
-The ways are compared after fine-tuning.
+A small model is pretrained in four ways (`NAMES`) on the same number of real tokens. They
+are compared after fine-tuning. Whole sentences are RoBERTa's DOC-SENTENCES; packed greedily
+in random order, each with its separator, without a mask, a row mixes documents, as in T5.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section I;
@@ -17,10 +15,6 @@ import dataclasses
 from typing import Any
 
 from experiments.finetuning import pretrained
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.statistics import larger
-from experiments.lab.study import Arm, Study
 from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import (
   lasting,
@@ -29,6 +23,9 @@ from experiments.packing_paper.curves.arms import (
   of_sentences,
 )
 from experiments.packing_paper.curves.claims import long_enough
+from lab.exhibits import Exhibit, Part
+from lab.statistics import larger
+from lab.studies.study import Arm, Study
 
 _GREEDY: dict[str, Any] = {
   "packing.algorithm": "greedy",
@@ -99,7 +96,6 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Section I",
       "Pretraining with and without the loss of the next sentence",
-      "in shape",
       "Compared with pretraining with the next-sentence loss, fine-tuned models score "
       f"{without} without it (in the paper -1.31 F1), {whole} with whole sentences, and "
       f"{greedy} if these are packed greedily without a mask.",

@@ -1,8 +1,7 @@
 """Overhead and speed-up of GREEDY and SORT, two rows of Table 1.
 
 Greedy packs are timed like the plans of `table_2_speedups`. Sorted batches have many
-lengths, and a program has to be compiled for each. Compiling and steps are timed at a few
-lengths, and interpolated linearly at the others; shorter rows count as the shortest.
+lengths, and a program has to be compiled for each.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from typing import Any
 import numpy as np
 
 import packing
-from benchmarks import speedup, steps
-from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import quartiles, spread
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.plans import digest, made_once
-from experiments.lab.report import table
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, greedy_plan
+from lab.exhibits import Exhibit, Part
+from lab.machine import machine_and_device
+from lab.plans import measured_once
+from lab.statistics import quartiles, spread
+from lab.table import table
+from lab.timing import speedup, steps, turns
 from training.mesh import make_mesh, put_batch
 
 SIZE = "mini"
@@ -37,18 +35,19 @@ def measure_lengths(part: Part) -> dict[str, Any]:
 
   Both are on the steadier clock, which on a CPU is processor time.
   """
-  lengths = LENGTHS[part.quick]
-  rounds = ROUNDS[part.quick]
+  lengths, rounds = LENGTHS[part.quick], ROUNDS[part.quick]
   measured = {"machine": machine_and_device(), "lengths": lengths, "rounds": rounds}
-  measured["clock"] = steps.steadiest_clock()
-  path = part.folder / "measured" / f"sorted-{digest(measured)}.json"
-  made = made_once(path, lambda: measured | {"record": _measure_lengths(lengths, rounds)})
-  return made["record"]
+  measured["clock"] = turns.steadiest_clock()
+
+  def make() -> dict[str, Any]:
+    return measured | {"record": _measure_lengths(lengths, rounds)}
+
+  return measured_once(part, "sorted", measured, make)["record"]
 
 
 def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:
   compiling, runs, trainer = {}, {}, None
-  clock = steps.steadiest_clock()
+  clock = turns.steadiest_clock()
   now = time.process_time if clock == "processor" else time.perf_counter
   for length in lengths:
     program = speedup.make_programs(SIZE, "xla", "float32", ROW)["unpacked"]
@@ -59,7 +58,7 @@ def _measure_lengths(lengths, rounds: int) -> dict[str, Any]:
     step = steps.compile_step(program, batch)
     compiling[length] = now() - start
     runs[length] = trainer.runs(step, [batch])
-  seconds = steps.in_turns(runs, rounds=rounds, name="sorted batches", clock=clock)
+  seconds = turns.in_turns(runs, rounds=rounds, name="sorted batches", clock=clock)
   return {
     "compiling": list(compiling.values()),
     "steps": [seconds[length].tolist() for length in lengths],
@@ -137,7 +136,6 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Table 1, GREEDY and SORT",
       "Overhead and realised speed-up of greedy packing and sorted batches",
-      "in shape",
       f"Greedy packs are {speedups.speedup_of_plan(record)} times as fast as padded rows. "
       f"Compiling a step takes {compiling / 100:.0f} times as long as the step. If each "
       "batch needs it, sorted batches lose all they gain; if each length is compiled once, "
@@ -150,7 +148,7 @@ def exhibits(part: Part) -> list[Exhibit]:
       "compiled for a length is used for "
       f"{batches.num_batches / batches.num_shapes:,.0f} batches of {batches.batch_size} on "
       "average. Compiling and steps were timed at "
-      f"{', '.join(map(str, LENGTHS[part.quick]))} tokens, in {steps.steadiest_clock()} "
+      f"{', '.join(map(str, LENGTHS[part.quick]))} tokens, in {turns.steadiest_clock()} "
       f"time, in {ROUNDS[part.quick]} rounds (median and quartiles are shown), and "
       "interpolated linearly at other lengths; shorter rows count as the shortest. Sorted "
       "batches also avoid the attention of longer rows, which packs compute. "

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 import packing
-from benchmarks import speedup
-from benchmarks.small_bert import machine_and_device
-from benchmarks.steps import median_interval, spread, steadiest_clock
-from experiments.lab.exhibits import Exhibit, Statement, judged
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan, digest, made_once
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, Part, Statement, judged
+from lab.machine import machine_and_device
+from lab.plans import cached_plan, measured_once
+from lab.statistics import median_interval, spread
+from lab.table import table
+from lab.timing import speedup
+from lab.timing.turns import steadiest_clock
 
 # model, row length: packing factor and realised speed-up
 TABLE_2 = {
@@ -46,7 +46,7 @@ MOST_OVERHEAD = 0.05  # "an overhead of less than 5%", section 5
 
 
 def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
-  """The record of `benchmarks.speedup` for the default attention; measured once."""
+  """The record of `lab.timing.speedup` for the default attention; measured once."""
   measured = {
     "machine": machine_and_device(),
     "plan": plan.certificate().as_dict(),
@@ -55,7 +55,6 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
     "rounds": ROUNDS[part.quick],
     "width": WIDTH,
   }
-  name = f"{size}-{plan.row_length}-{plan.algorithm}-{digest(measured)}.json"
 
   def make() -> dict[str, Any]:
     (record,) = speedup.measure(
@@ -70,7 +69,8 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
     )
     return measured | {"record": record}
 
-  return made_once(part.folder / "measured" / name, make)["record"]
+  name = f"{size}-{plan.row_length}-{plan.algorithm}"
+  return measured_once(part, name, measured, make)["record"]
 
 
 def enough(what: str, record: dict[str, Any]) -> Statement:
@@ -112,7 +112,6 @@ def table_2(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 2",
     "Measured speed-ups at the lengths of both phases",
-    "in shape",
     f"The speed-up is {min(ratios):.3f} to {max(ratios):.3f} of the packing factor; in the "
     "paper 0.983 to 0.994.",
     claim="Nearly all of the packing factor becomes speed, in both phases.",
@@ -138,7 +137,6 @@ def table_1(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 1, overhead and realised speed-up",
     "The cost of mask, positions and losses of packs",
-    "in shape",
     f"Packed steps take between {min(overheads):+.1f} and {max(overheads):+.1f} % more "
     "time than steps with one sequence in each row; on the paper's IPU 4.3 to 4.5 %.",
     claim="The overhead of packing is below 5 %.",

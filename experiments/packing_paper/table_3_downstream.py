@@ -1,9 +1,7 @@
 """Pretrained packed or unpacked, then fine-tuned: Table 3 on a small scale.
 
-The paper pretrains BERT packed and fine-tunes it on SQuAD. Here tiny models that were
-pretrained on the same sequences each step, packed or one a row, are fine-tuned, each seed
-from its own pretraining; fine-tuning itself is packed for all. The task is made from
-docstrings. experiments/contamination pretrains on Wikipedia and fine-tunes on GLUE.
+Tiny models that were pretrained on the same sequences each step, packed or one a row, are
+fine-tuned, each seed from its own pretraining; fine-tuning itself is packed for all.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ import numpy as np
 from experiments.finetuning import local_tasks, pretrained
 from experiments.finetuning.pretrained import Models, Scores
 from experiments.finetuning.real_tasks import Files
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part, machine_of_runs
-from experiments.lab.report import table
-from experiments.lab.statistics import SCORE_MARGIN, same_score
-from experiments.lab.study import Study
 from experiments.packing_paper.curves.arms import make_study
+from lab.exhibits import Exhibit, Part
+from lab.part import machine_of_runs
+from lab.statistics import SCORE_MARGIN, same_score
+from lab.studies.study import Study
+from lab.table import table
 
 # The task of GLUE whose config is used. Not cola (word order): there, models of this size
 # differ by 1 to 8 points from seed to seed. Not qqp (whether two sentences follow each
@@ -81,7 +79,6 @@ def exhibits(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Table 3",
       "Fine-tuned after packed and unpacked pretraining",
-      "in shape",
       "The score of models that were pretrained packed differs from that of models that "
       f"were pretrained unpacked by {difference(scores, 'packed', 'unpacked')}.",
       claim="A model that was pretrained packed scores the same on SQuAD as the reference.",

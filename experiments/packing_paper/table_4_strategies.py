@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments.lab.exhibits import Exhibit, Value, to_the_digit, within
-from experiments.lab.part import Part
+from lab.exhibits import Exhibit, Part, Value, to_the_digit, within
 from packing.algorithms.nnls import count_strategies, packing_matrix
 
 # Columns as the paper has them.
@@ -46,10 +45,10 @@ def table_4(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 4",
     "The packing matrix for 8 tokens and depth 3",
-    "to the digit",
     f"The {len(ours)} ways to fill 8 tokens are the paper's columns, with "
     f"{len(full)} others. The last column is a row that one sequence fills; it has 8 "
     "tokens, not six as the caption says.",
+    agreement="to the digit",
     claim="There are 10 ways to fill a row of 8 tokens with at most 3 sequences.",
     values=values,
   )
@@ -71,9 +70,9 @@ def section_g(part: Part) -> Exhibit:
   return part.exhibit(
     "Section G",
     "Numbers of strategies",
-    "to the digit",
     f"Depth 3 has {at_3:,} strategies. Depth 4 has {at_4 - at_3:,} more, for which least "
     "squares runs out of memory; `optimal` lists only the strategies that it needs.",
+    agreement="to the digit",
     claim="At 512 tokens depth 3 has 22,102 strategies, and depth 4 has 940 thousand more.",
     values=values,
   )

@@ -200,7 +200,6 @@ def test_the_fields_of_train_py_exist(tmp_path):
   ("program", "limit", "why"),
   [
     ("import sys; sys.exit('first\\nno such field')", 60, "status 1: no such field"),
-    ("import sys; sys.exit(3)", 60, "status 3: it printed nothing"),
     ("import time; time.sleep(60)", 0.5, "more than 0 s"),
   ],
 )
@@ -239,8 +238,9 @@ def test_pytorch_takes_the_same_sequences(record, dtype):
 def test_flattened_batches_have_the_unpadded_ones_tokens():
   import numpy as np
 
-  from benchmarks import hugging_face, speedup
+  from benchmarks import hugging_face
   from benchmarks.accelerator_steps import plan_of
+  from lab.timing import speedup
 
   batch = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"][0]
   ours = hugging_face._prepare_unpadded(batch)
@@ -296,9 +296,6 @@ def test_json_has_what_the_folder_has(tmp_path, nothing_measured):
   assert found == written(tmp_path)
   assert found["versions"]["jax"] == jax.__version__
   assert nothing_measured == ["options", "tiny:128"]
-  before = (tmp_path / "report.md").stat().st_ino
-  accelerator.main(words)
-  assert (tmp_path / "report.md").stat().st_ino != before  # replaced, never half written
 
 
 @pytest.mark.usefixtures("on_cpu", "nothing_measured")

@@ -1,18 +1,8 @@
 """Mistakes on the command line of benchmarks are reported in one line, before any work."""
 
-import json
-
 import pytest
 
-from benchmarks import (
-  command,
-  growth,
-  inference,
-  packing,
-  pipeline,
-  speedup,
-  training,
-)
+from benchmarks import command, growth, inference, pipeline, speedup, training
 
 LEAST = "expected a whole number of at least 1, found"
 MISTAKES = [
@@ -48,23 +38,3 @@ def test_a_file_to_write_is_checked_and_not_made(tmp_path):
   assert not new.exists()
   command.output_file(str(kept))
   assert kept.read_text() == "{}"
-
-
-def test_results_are_written_with_the_machine_and_the_options(tmp_path):
-  options = command.make_parser("").parse_args([f"--json={tmp_path / 'a.json'}"])
-  command.write(options, "a machine", steps=[1])
-  written = json.loads((tmp_path / "a.json").read_text())
-  assert written == {"machine": "a machine", "options": vars(options), "steps": [1]}
-
-
-def test_numbers_are_written_before_the_picture_is_drawn(tmp_path, monkeypatch):
-  def draw(*_):
-    raise OSError("no space")
-
-  record = {"workload": "a", "packer": "b", "failed": "> 1 s"}
-  monkeypatch.setattr(packing, "_peers", lambda *_: iter([record]))
-  monkeypatch.setattr(packing, "_draw", draw)
-  path = tmp_path / "a.json"
-  with pytest.raises(OSError, match="no space"):
-    packing.main(["--only=peers", f"--json={path}", f"--picture={tmp_path / 'a.png'}"])
-  assert json.loads(path.read_text())["peers"] == [record]

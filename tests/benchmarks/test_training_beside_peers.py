@@ -39,18 +39,7 @@ def torch():
 
 def masked_sequences(batch) -> dict:
   """By its number: the tokens of a sequence, and what is masked where."""
-  measured = {}
-  for row, slot in np.argwhere(batch["sequence_mask"]).tolist():
-    tokens = batch["segment_ids"][row] == slot + 1
-    masked = batch["mlm_segment_ids"][row] == slot + 1
-    positions = batch["mlm_positions"][row][masked] - batch["cls_positions"][row, slot]
-    measured[int(batch["sequence_ids"][row, slot])] = (
-      batch["input_ids"][row][tokens].tolist(),
-      batch["token_type_ids"][row][tokens].tolist(),
-      list(zip(positions, batch["mlm_labels"][row][masked], strict=True)),
-      int(batch["sequence_labels"][row, slot]),
-    )
-  return measured
+  return {number: rest for number, *rest in packs.examples(batch)}
 
 
 def test_every_way_has_each_sequence_once_the_same_and_in_full_batches(sample):

@@ -9,15 +9,22 @@ import shutil
 import pytest
 
 from experiments import publish, reproduce
-from experiments.lab import part as lab
-from experiments.lab import records, report
-from experiments.lab.exhibits import Exhibit, Statement
-from experiments.lab.part import Part
-from experiments.lab.statistics import judge, larger
 from experiments.packing_paper import table_4_strategies as strategies
+from lab import part as parts
+from lab import records, report
+from lab.exhibits import Exhibit, Part, Statement
+from lab.statistics import judge, larger
 
 PACKING = publish.ROOT / publish.PACKING
 ALONE = {name: publish.ROOT / folder for name, folder in publish.ALONE.items()}
+
+
+@pytest.fixture
+def root(tmp_path):
+  """A checkout without anything published."""
+  for place in (publish.PACKING, *publish.ALONE.values(), "experiments"):
+    (tmp_path / "root" / place).mkdir(parents=True)
+  return tmp_path / "root"
 
 
 def published(folder) -> dict[str, list[Exhibit]]:
@@ -65,27 +72,23 @@ def test_a_clone_has_the_finished_runs_of_studies():
   assert {*publish.TRAINED} - {*reproduce.PARTS} == {"fine_tuning"}
 
 
-def test_kept_statements_are_judged_again(tmp_path):
-  for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):
-    (tmp_path / folder).mkdir(parents=True)
+def test_kept_statements_are_judged_again(root):
   test = larger("more", [2.002, 2.102, 2.203], [2.0, 2.1, 2.2]).test
   old = Statement("more", "holds", "by an old rule", test)
   counted = Statement("counted", "fails", "1 of 2")
   exhibit = Exhibit("x", "y", "in shape", "z", "c", statements=[old, counted])
-  path = tmp_path / publish.PACKING / "exhibits.json"
+  path = root / publish.PACKING / "exhibits.json"
   path.write_text(json.dumps({"lengths": [dataclasses.asdict(exhibit)]}))
-  assert publish.publish(tmp_path / "nothing", tmp_path) == []
-  (made,) = published(tmp_path / publish.PACKING)["lengths"]
+  assert publish.publish(root / "nothing", root) == []
+  (made,) = published(root / publish.PACKING)["lengths"]
   assert made.statements == [judge("more", test), counted]
   assert made.state == "1 fails, 1 equivalent"
-  assert "| more | equivalent | " in (tmp_path / publish.PACKING / "REPORT.md").read_text()
+  assert "| more | equivalent | " in (root / publish.PACKING / "REPORT.md").read_text()
 
 
-def test_what_was_copied_from_the_documents_is_published_as_it_was(tmp_path):
+def test_what_was_copied_from_the_documents_is_published_as_it_was(root, tmp_path):
   """As `python -m experiments.publish --help` says, to use the published runs."""
-  root, results = tmp_path / "root", tmp_path / "results"
-  for place in (publish.PACKING, *publish.ALONE.values(), "experiments"):
-    (root / place).mkdir(parents=True)
+  results = tmp_path / "results"
   for name, folder in ALONE.items():
     (results / name).mkdir(parents=True)
     for path in filter(pathlib.Path.is_file, folder.iterdir()):
@@ -103,14 +106,12 @@ def test_quick_results_are_not_published(tmp_path, capsys):
   assert "has results of --quick; expected those of full runs" in capsys.readouterr().err
 
 
-def test_only_parts_that_were_made_are_replaced(tmp_path):
-  root, results = tmp_path / "root", tmp_path / "results"
-  for folder in (publish.PACKING, *publish.ALONE.values(), "experiments"):
-    (root / folder).mkdir(parents=True)
+def test_only_parts_that_were_made_are_replaced(root, tmp_path):
+  results = tmp_path / "results"
   before = published(PACKING) | {"strategies": []}
   kept = {name: [vars(x) for x in part] for name, part in before.items()}
   (root / publish.PACKING / "exhibits.json").write_text(json.dumps(kept))
-  made = lab.make(strategies.exhibits, Part(results / "strategies", "the command"))
+  made = parts.make(strategies.exhibits, Part(results / "strategies", "the command"))
   runs = {
     "learning_curves/runs/packed,seed=1.json": publish.PACKING,
     "learning_curves/minutes.json": publish.PACKING,

@@ -10,12 +10,6 @@ import functools
 
 import numpy as np
 
-from experiments.lab import report
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import EARLY, EARLY_SHARE, held_out, in_training
-from experiments.lab.part import Part
-from experiments.lab.statistics import equivalent, larger
-from experiments.lab.study import ByArm
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.tables import (
   comparison,
@@ -26,6 +20,11 @@ from experiments.packing_paper.curves.tables import (
   named,
   table,
 )
+from lab import report
+from lab.exhibits import Exhibit, Part
+from lab.statistics import equivalent, larger
+from lab.studies.paired_run import EARLY, EARLY_SHARE, held_out, in_training
+from lab.studies.study import ByArm
 
 ARMS = ("packed", "no_mask", "no_position_reset", "loss_of_packs")
 
@@ -114,7 +113,6 @@ def loss_unit(part: Part, results: ByArm) -> Exhibit:
   return part.exhibit(
     "Section 3.2.3",
     "The loss of packs against that of sequences, by length",
-    "in shape",
     finding,
     claim="Averaging the loss over packs favours long sequences and leads to another "
     "optimum.",

@@ -9,8 +9,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 import pipeline
-from experiments.lab.part import Part
-from experiments.lab.study import SEEDS, Arm, Study
+from lab.exhibits import Part
+from lab.studies.study import SEEDS, Arm, Study
 
 _SAME = {"packing.adjust": "reduce_batch"}
 _BETAS = {"packing.adjust": "lamb_betas"}
@@ -91,5 +91,5 @@ def mean_length(config: ConfigDict, fields: Mapping[str, Any]) -> float:
 
 def timed(study: Study, arms: Sequence[Arm]) -> dict[str, list[dict[str, Any]]]:
   """Times the steps of some arms, one run per seed, one at a time on all cores."""
-  module = "experiments.lab.paired_speed"
+  module = "lab.studies.paired_speed"
   return dataclasses.replace(study, arms=arms, module=module, jobs=1).run()

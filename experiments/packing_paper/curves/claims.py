@@ -15,12 +15,6 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from experiments.lab import report
-from experiments.lab.exhibits import Exhibit, Statement, judged
-from experiments.lab.paired_run import EARLY, EARLY_SHARE, held_out
-from experiments.lab.part import Part
-from experiments.lab.statistics import LEVEL, equivalent, larger, reaches, throughout
-from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
 from experiments.packing_paper.curves.tables import (
   NAMES,
@@ -30,6 +24,11 @@ from experiments.packing_paper.curves.tables import (
   named,
   table,
 )
+from lab import report
+from lab.exhibits import Exhibit, Part, Statement, judged
+from lab.statistics import LEVEL, equivalent, larger, reaches, throughout
+from lab.studies.paired_run import EARLY, EARLY_SHARE, held_out
+from lab.studies.study import ByArm, Results
 
 SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences in a step
 TARGET = 3  # times the accuracy of always predicting the commonest token
@@ -179,7 +178,6 @@ def by_time(part: Part, results: ByArm, speed: Results) -> Exhibit:
   return part.exhibit(
     "Figure 3 right, Figure 17",
     "Optimised setups by the time of training",
-    "in shape",
     finding,
     claim="Packed training reaches the same accuracy in less than half of the time.",
     statements=[
@@ -225,7 +223,6 @@ def spread(part: Part, results: ByArm) -> Exhibit:
   return part.exhibit(
     "Section 3.3",
     "The spread of the sequences of a step",
-    "in shape",
     finding,
     claim="With packing the number of sequences varies from step to step, but little.",
     statements=statements,

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import matplotlib.ticker
 import numpy as np
 
-from experiments.lab.paired_run import held_out
-from experiments.lab.pictures import COLOURS, PERCENT, band, figure, legend_below, save
-from experiments.lab.statistics import MARGIN
-from experiments.lab.study import Results
+from lab.pictures import COLOURS, PERCENT, band, figure, legend_below, save
+from lab.statistics import MARGIN
+from lab.studies.paired_run import held_out
+from lab.studies.study import Results
 
 _SMOOTHED = 5  # points of a training curve are averaged; their noise is alike in all arms
 

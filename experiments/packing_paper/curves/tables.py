@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.lab import report
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.paired_run import held_out
-from experiments.lab.part import Part
-from experiments.lab.statistics import mean_and_sd, paired_difference
-from experiments.lab.study import ByArm, Results
 from experiments.packing_paper.curves import pictures
+from lab import report
+from lab.exhibits import Exhibit, Part
+from lab.statistics import mean_and_sd, paired_difference
+from lab.studies.paired_run import held_out
+from lab.studies.study import ByArm, Results
 
 _BY_LENGTH = "mlm_accuracy_by_length"
 NAMES = {
@@ -62,7 +61,7 @@ def comparison(
   pictures.curves(part.folder / picture, named(results, names), title=finding)
   texts = filter(None, (before, table(results, names), after))
   fields = {"pictures": [picture], "text": "\n\n".join(texts), **fields}
-  return part.exhibit(number, title, "in shape", finding, **fields)
+  return part.exhibit(number, title, finding, **fields)
 
 
 def mean_difference(a: Results, b: Results, *, way: str = "own") -> float:

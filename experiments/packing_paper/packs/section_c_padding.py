@@ -10,10 +10,10 @@ import math
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import Exhibit, Value, within
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, Part, Value, within
+from lab.plans import cached_plan
+from lab.statistics import spread_of
+from lab.table import table
 
 PHASES = {128: 900_000, 512: 100_000}  # steps with rows of so many tokens
 LONGEST = 512
@@ -38,10 +38,10 @@ def two_phases(part: Part) -> Exhibit:
   return part.exhibit(
     "Section C, two phases",
     "Padding of the two phases of BERT's pretraining",
-    "within a tolerance",
     f"On average over the steps of both phases, {of_steps:.1f} % of a step is padding; of "
     f"all tokens {of_tokens:.1f} %, since a step of the second phase has four times the "
     "tokens.",
+    agreement="within a tolerance",
     claim="Even with a first phase on short rows about 20 % of the work is padding.",
     values=[
       within("padding of a mean step (%)", "20", of_steps, tolerance=1),
@@ -63,10 +63,10 @@ def truncation(part: Part) -> Exhibit:
   return part.exhibit(
     "Section J, truncation",
     "What a generator loses that drops short sequences",
-    "within a tolerance",
     f"{of_sequences:.1f} % of the sequences are shorter than {LONGEST} tokens. At most "
     f"{SHORTENED:.0%} were shortened at random, so at least {least:.1f} % were short to "
     f"begin with. All shorter sequences together hold {of_tokens:.1f} % of the tokens.",
+    agreement="within a tolerance",
     claim="A generator that drops short sequences loses more than 25 % of the data at 512 "
     "tokens.",
     values=[
@@ -93,15 +93,13 @@ def constant_tokens(part: Part) -> Exhibit:
     plan = cached_plan(part, f"wikipedia_{LONGEST}", algorithm, depth)
     tokens = np.array([sum(strategy) for strategy in plan.strategies], float)
     mean = float(np.average(tokens, weights=plan.repeat_counts))
-    variance = float(np.average((tokens - mean) ** 2, weights=plan.repeat_counts))
-    sd = math.sqrt(ROWS * variance)
+    sd = math.sqrt(ROWS) * spread_of(tokens, plan.repeat_counts)
     spreads[name] = 100 * sd / (ROWS * mean)
     rows.append([name, f"{ROWS * mean:,.0f}", f"{sd:,.0f}"])
   unpacked, *_, best = spreads.values()
   return part.exhibit(
     "2021 version, section 1",
     "Real tokens of a batch",
-    "in shape",
     f"The real tokens of a batch of {ROWS} rows vary by {unpacked:.2f} % with one sequence "
     f"in each row, and by {best:.2f} % with optimal packs.",
     claim="With packing each batch has a consistent number of real tokens.",

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import Exhibit, to_the_digit, within
-from experiments.lab.part import Part
-from experiments.lab.pictures import COLOURS, figure, save
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.exhibits import Exhibit, Part, to_the_digit, within
+from lab.pictures import COLOURS, figure, save
+from lab.plans import cached_plan
+from lab.table import table
 
 WIKIPEDIA, SQUAD = "wikipedia_512", "squad_1_1_384"
 SHORTEST = (-4620, -4553, -4612, -4614, -3723, -3936, -3628, -3970)  # lengths 1 to 8
@@ -77,10 +76,10 @@ def section_f44(part: Part) -> Exhibit:
   return part.exhibit(
     "Section F.4.4, Figures 7 and 8",
     "What least squares leaves over",
-    "within a tolerance",
     f"Without weights {int(left.sum()):,} sequences are left over, and {short:.0%} of the "
     f"empty slots have at most 8 tokens; with weights "
     f"{int(np.maximum(weighted, 0).sum()):,} are left over.",
+    agreement="within a tolerance",
     claim="Rounded least squares leaves 0.35 % of the sequences over; weights on the "
     "shortest leave fewer.",
     values=values,
@@ -117,10 +116,10 @@ def section_f5(part: Part) -> Exhibit:
   return part.exhibit(
     "Section F.5",
     "Weights of the residual",
-    "within a tolerance",
     "On Wikipedia the weights change efficiency by at most "
     f"{max(shares) - min(shares):.2f} points; the best weights need {above:,} packs more "
     "than the optimum.",
+    agreement="within a tolerance",
     claim="The efficiency of least squares depends little on the weights of its residual.",
     values=values,
     text=table([*header, "packs of `optimal`"], rows),

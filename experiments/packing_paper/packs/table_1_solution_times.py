@@ -13,12 +13,11 @@ import time
 from typing import Any
 
 import packing
-from benchmarks.machine import machine
-from experiments.lab.exhibits import Exhibit, judged
-from experiments.lab.part import Part
-from experiments.lab.plans import digest, made_once, solvers
-from experiments.lab.report import table
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA
+from lab.exhibits import Exhibit, Part, judged
+from lab.machine import machine
+from lab.plans import measured_once, solvers
+from lab.table import table
 
 # By algorithm and depth, the seconds that the paper prints.
 SECONDS: dict[tuple[str, int | None], str] = {
@@ -53,7 +52,6 @@ def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
   """The numbers of a plan, and the processor seconds to make it; measured once."""
   histogram = packing.load_histogram(QUICK if part.quick else WIKIPEDIA)
   measured = [histogram.sha256, algorithm, depth, solvers(), machine()]
-  path = part.folder / "measured" / f"{algorithm}-{depth or 'max'}-{digest(measured)}.json"
 
   def make() -> dict[str, Any]:
     seconds: list[float] = []
@@ -71,7 +69,7 @@ def measure(part: Part, algorithm: str, depth: int | None) -> dict[str, Any]:
       "seconds": statistics.median(seconds),
     }
 
-  return made_once(path, make)
+  return measured_once(part, f"{algorithm}-{depth or 'max'}", measured, make)
 
 
 def solution_times(part: Part) -> Exhibit:
@@ -122,7 +120,6 @@ def solution_times(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 1, solution times",
     "How long the algorithms take",
-    "in shape",
     f"SPFHP takes {1e3 * times['spfhp', None]:.0f} ms, NNLSHP {of_nnlshp:.1f} s, greedy "
     f"packing {times['greedy', None]:.1f} s, ENNLSHP {times['ennlshp', 3]:.1f} s; the "
     f"optimum at depth 3 {times['optimal', 3]:.2f} s.",
@@ -158,7 +155,6 @@ def section_s(part: Part) -> Exhibit:
   return part.exhibit(
     "Section S",
     "Least squares that weights padding, beside least squares and the optimum, depth 3",
-    "in shape",
     f"Without empty slots ENNLSHP needs {gain:,} packs fewer than NNLSHP, in {ratio:.1f} "
     f"times its time; the optimum needs {left:,} fewer than ENNLSHP.",
     claim="With weights of padding least squares is only a little better, and takes 415 "

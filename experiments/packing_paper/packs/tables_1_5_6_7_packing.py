@@ -1,7 +1,6 @@
 """The paper's tables of packing: 1, 5, 6 and 7, and section H (greedy).
 
-Each plan of the paper is compared with our optimum and with the number of packs that every
-plan needs at least. --quick has one order for greedy packing instead of five.
+--quick has one order for greedy packing instead of five.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027. "2021" is the first version of it,
@@ -15,17 +14,17 @@ from collections.abc import Sequence
 import numpy as np
 
 import packing
-from experiments.lab.exhibits import (
+from lab.exhibits import (
   Exhibit,
+  Part,
   Value,
   agreeing,
   compared,
   to_the_digit,
   within,
 )
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
-from experiments.lab.report import table
+from lab.plans import cached_plan
+from lab.table import table
 
 WIKIPEDIA, SQUAD = "wikipedia_512", "squad_1_1_384"
 _COUNTS = ("strategies", "packs", "tokens", "padding tokens")
@@ -127,11 +126,11 @@ def table_1(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 1",
     "Packing algorithms on Wikipedia, 512 tokens",
-    "to the digit",
     f"{agreeing(values)}. At depth 3 least squares has {least_squares.num_packs:,} packs "
     f"after its empty slots are dropped, and the optimum {best.num_packs:,}, {best.gap} "
     "above the proven minimum. (Overhead and realised speed-up depend on the machine: they "
     "are an exhibit of their own.)",
+    agreement="to the digit",
     claim="At 512 tokens packing at depth 3 by least squares needs half of the rows.",
     values=values,
     text=beside_optimum(part, WIKIPEDIA, [(a, d) for a, d, *_ in TABLE_1]),
@@ -148,10 +147,10 @@ def table_5(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 5",
     "Packing algorithms on SQuAD 1.1, 384 tokens",
-    "to the digit",
     f"{agreeing(values)}. The optimum needs {best.num_packs:,} packs, "
     f"{100 * best.efficiency:.2f} % efficient, and no plan needs fewer than "
     f"{best.lower_bound:,}.",
+    agreement="to the digit",
     claim="On SQuAD packing needs less than half of the rows.",
     values=values,
     text=beside_optimum(part, SQUAD, list(TABLE_5)),
@@ -175,8 +174,8 @@ def table_6(part: Part) -> list[Exhibit]:
     part.exhibit(
       "Table 6",
       "GLUE, 128 tokens: the five tasks at hand",
-      "to the digit",
       f"{agreeing(values)}. The optimum raises the packing factors: {', '.join(factors)}.",
+      agreement="to the digit",
       claim="On CoLA and SST-2 packing needs a ninth of the rows, on RTE half.",
       values=values,
       text="\n\n".join(text),
@@ -212,9 +211,9 @@ def table_7(part: Part) -> Exhibit:
   return part.exhibit(
     "Table 7",
     "Longest-pack-first on Wikipedia, 512 tokens",
-    "to the digit",
     f"{agreeing(values)}. The optimum needs {at_3:,} fewer packs at depth 3, and "
     f"{at_max:,} fewer without a limit.",
+    agreement="to the digit",
     claim="Longest-pack-first is 99.9 % efficient from depth 16 on.",
     values=values,
     text=beside_optimum(part, WIKIPEDIA, [("lpfhp", d) for d in TABLE_7]),
@@ -248,9 +247,9 @@ def section_h(part: Part) -> Exhibit:
   return part.exhibit(
     "Section H",
     "Greedy packing, as T5 does it",
-    "within a tolerance",
     f"In random order greedy packing is {mean:.2f} % efficient (standard deviation "
     f"{spread:.3f} over {len(seeds)} orders); the optimum at depth 3 is {best:.2f} %.",
+    agreement="within a tolerance",
     claim="Greedy packing in random order is 78 % efficient; each separator costs 0.13 "
     "points.",
     values=values,

@@ -1,19 +1,17 @@
 """A real encoder pretrained further on Wikipedia, in two phases; Figures 18 and 19.
 
-The encoder of figures_3_4_curves sees as many real tokens as there, but nine of ten
-sequences in short rows and then the rest in full rows. Each phase is trained packed and
-unpacked, and the second also without the mask.
+The encoder of figures_3_4_curves sees as many real tokens as there, in the phases of
+figures_18_19_two_phases.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.study import Study
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper.real_weights import figures_3_4_curves as curves
+from lab.exhibits import Exhibit, Part
+from lab.studies.study import Study
 
 SHORT, FULL = 128, curves.ROW_LENGTH  # tokens of a row
 BATCH = {SHORT: 19, FULL: curves.BATCH}  # sequences a step: about as many real tokens

@@ -1,14 +1,9 @@
 """A real encoder pretrained further on Wikipedia, packed and unpacked; Figures 3 and 4.
 
 From random weights BERT-tiny learns no context from 30 MB of Wikipedia (LOG.md), so its
-arms do not differ. `minilm-l6-h384` (6 layers, width 384) already knows English; it was
-published without the heads of pretraining, which start at random. It is trained on masked
-tokens and next sentences: packed, unpacked, without the mask and without the reset of
-positions.
-
-The articles at hand are longer than most, and fill most rows of 512 tokens. So each
-paragraph is a document: unpacked rows of 256 tokens are then half padding, as the paper's
-rows of 512 are.
+arms do not differ; `minilm-l6-h384` already knows English. Its heads of pretraining start
+at random. Each paragraph is a document, so unpacked rows of 256 tokens are half padding, as
+the paper's rows of 512 are.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, Figures 3 and 4, section 4.2.1.
@@ -19,12 +14,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.lab import real_data
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.study import Study
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS, lasting
+from lab import real_data
+from lab.exhibits import Exhibit, Part
+from lab.studies.study import Study
 from training import init_from
 
 WEIGHTS = "minilm-l6-h384"

@@ -1,8 +1,7 @@
 """A real encoder, pretrained further packed or unpacked, then fine-tuned: Table 3.
 
-The paper pretrains BERT packed and fine-tunes it on SQuAD. Here the encoders of
-figures_3_4_curves, one for each arm and seed, are fine-tuned on tasks of GLUE and on some
-questions of SQuAD; fine-tuning itself is packed for all.
+The encoders of figures_3_4_curves, one for each arm and seed, are fine-tuned on tasks of
+GLUE and on some questions of SQuAD; fine-tuning itself is packed for all.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ import numpy as np
 
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.pretrained import Scores
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
-from experiments.lab.statistics import same_score
 from experiments.packing_paper.real_weights import figures_3_4_curves as curves
+from lab.exhibits import Exhibit, Part
+from lab.statistics import same_score
 
 GLUE = ("mrpc", "stsb", "sst2")
 ABOUT_TASKS = (
@@ -77,7 +75,6 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
   return part.exhibit(
     "Table 3, on GLUE and SQuAD",
     "A real encoder fine-tuned after pretraining",
-    "in shape",
     "Encoders that were pretrained further packed differ in score from those pretrained "
     f"further unpacked by these points: {', '.join(apart)}.",
     claim="A model that was pretrained packed scores the same as the reference.",

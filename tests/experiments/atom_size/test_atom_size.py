@@ -9,25 +9,23 @@ import hypothesis
 import numpy as np
 import pytest
 
-from benchmarks.machine import machine
 from experiments.atom_size import __main__ as atom_size
 from experiments.atom_size import layouts, perplexities, runs
 from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
-from experiments.atom_size.results import mean_nats
+from experiments.atom_size.perplexities import mean_nats
 from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
 from experiments.atom_size.steps import predicted_rows, steps_an_epoch
 from experiments.atom_size.text import filtering
-from experiments.lab import part as lab
-from experiments.lab import records
-from experiments.lab.part import Part
-from experiments.lab.study import Arm, identity
+from lab import part as parts
+from lab import records
+from lab.exhibits import Part
+from lab.machine import machine
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
 from training.command import Stopped
-from training.record.files import write_json
 
-TINY = runs.Scale(tokens=64, epochs=3, size="tiny", vocab_size=400)
+TINY = runs.Scale(tokens=64, epochs=1, size="tiny", vocab_size=400)
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
 OF_LAYOUT = {"concat": 0.3, "padding": 0.1, "packed": 0.0}  # nats above packed
@@ -60,12 +58,12 @@ def test_predicted_rows_are_those_of_the_loader(layout, size, row_length, docume
 
 
 def test_the_layouts_of_each_row_length():
-  small = atom_size.layouts_of(quick=False)
+  small = atom_size.layouts_of(runs.SMALL)
   everything = {Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS}
   everything |= {PACKED, PADDING_ALL}
   assert [{*small[n]} for n in (32, 64, 128)] == [everything] * 3
   assert runs.SEEDS * sum(map(len, small.values())) == 132
-  large = atom_size.layouts_of(scale=runs.LARGE, quick=False)
+  large = atom_size.layouts_of(runs.LARGE)
   fewer = {layout for layout in everything if 0.25 < layout.atom < 4}
   assert {n: {*of_length} for n, of_length in large.items()} == {128: fewer, 512: fewer}
 
@@ -182,8 +180,8 @@ def test_the_claim_fails_if_another_atom_is_better(found, part):
 
 def test_ends_at_cuts_can_be_left_out(found, part):
   run = found[PADDING][0] | {"nats": [2.0] * (STEPS + 300)}
-  assert mean_nats(part, run) == pytest.approx(2)
-  assert mean_nats(part, run, free=50_000) == pytest.approx(2 * 250 / 200)
+  assert mean_nats(run) == pytest.approx(2)
+  assert mean_nats(run, free=50_000) == pytest.approx(2 * 250 / 200)
   # Text costs 5 % more with atoms of half a row, whose many ends hide it.
   lengths, half = np.full(1000, 500), Layout("padding", 0.5)
   share = ends_at_cuts(lengths, half, 64) / 250_000
@@ -264,16 +262,6 @@ def test_rows_are_left_out_by_words_or_by_characters(tmp_path, part):
   assert "| 1 to 49 | 40.00 |" in exhibit.text
 
 
-def test_timed_steps_are_known_though_the_config_has_a_newer_field(tmp_path, monkeypatch):
-  study = runs.make_study(tmp_path, 64, [PACKED], text={"source": "stdlib"})
-  of = identity(Arm("seconds", {}), study.runs[0][1].config)
-  del of["config"]["train"]["patience"]  # as if it were newer
-  seconds = {PACKED.name: [0.5]}
-  write_json(tmp_path / "seconds.json", {"of": of, "seconds": seconds})
-  monkeypatch.delattr(runs, "Rows")  # nothing is timed
-  assert runs.time_steps(study, [PACKED])["seconds"] == seconds
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
   """A folder with real data, of which WikiText-2 is made up: a document a line."""
@@ -291,7 +279,7 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small():
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(runs.QUICK, "train.steps", 110)
+    patch.setattr(runs, "SEEDS", 1)
     patch.setattr(runs, "TURNS", 2)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
     patch.setattr(atom_size, "LONG_ROWS", ())
@@ -301,8 +289,8 @@ def small():
 @pytest.fixture(scope="module")
 def made(text, small, tmp_path_factory):
   folder = tmp_path_factory.mktemp("made")
-  part = Part(folder, "the command", quick=True, jobs=2, data=str(text))
-  return part, lab.make(functools.partial(atom_size.exhibits, scale=TINY), part)
+  part = Part(folder, "the command", jobs=2, data=str(text))
+  return part, parts.make(functools.partial(atom_size.exhibits, scale=TINY), part)
 
 
 @pytest.mark.slow
@@ -318,8 +306,7 @@ class TestTheWholeStudy:
       "Packed, rows of 64",
     ]
     assert exhibits[0].state == "1 holds"
-    assert "6 of 6 layouts" in exhibits[0].finding
-    assert "110 steps, which prove nothing" in exhibits[0].text
+    assert "10 of 10 layouts" in exhibits[0].finding
     where = f"trained on {machine()}; steps timed on {machine()}"
     assert exhibits[0].machine == where
     for exhibit in exhibits:
@@ -330,7 +317,7 @@ class TestTheWholeStudy:
   def test_runs_learn_and_are_evaluated_on_the_same_tokens(self, made):
     part, _ = made
     results = [json.loads(x.read_text()) for x in part.folder.glob("*/64/runs/*.json")]
-    assert len(results) == 8
+    assert len(results) == 12
     for run in results:
       assert run["nats"][0] == pytest.approx(np.log(400), abs=0.2)
       assert np.mean(run["nats"][-10:]) < run["nats"][0] - 0.5
@@ -342,8 +329,8 @@ class TestTheWholeStudy:
     part, _ = made
     folder = part.folder / "wikitext" / "64"
     fields = atom_size.text_of(part)
-    study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY, quick=True)
-    rows = runs.Rows(study.runs[0][1].config)
+    study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY)
+    rows = runs.Shared(study.runs[0][1].config)
     evaluated = sum(int(batch["loss_mask"].sum()) for batch in rows.held_out())
     lengths, _ = atoms.documents(rows.dataset.held_out)
     assert evaluated == lengths.sum()  # and the end tokens, less the first of each
@@ -364,5 +351,5 @@ class TestTheWholeStudy:
     for path in part.folder.glob("wikitext/64/runs/packed,*.json"):
       path.unlink()
     monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)
-    with pytest.raises(Stopped, match=r"8 of 8 runs failed\. .* not finite"):
+    with pytest.raises(Stopped, match=r"12 of 12 runs failed\. .* not finite"):
       atom_size.exhibits(part, scale=TINY)

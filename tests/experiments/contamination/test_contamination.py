@@ -11,17 +11,14 @@ import pytest
 import scipy.stats
 
 from experiments.contamination import __main__ as contamination
-from experiments.contamination.embeddings import rank_correlation
-from experiments.contamination.study import make_study
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
 from experiments.finetuning.runs import Runs
-from experiments.lab.paired_run import EVALUATED
-from experiments.lab.part import Part
-from experiments.lab.streams import CUT
-from experiments.lab.study import Study
+from lab.exhibits import Part
+from lab.studies.streams import CUT
+from lab.studies.study import Study
 from packing import InputError
-from tests.experiments import encoders
+from tests.experiments import encoders, made_up
 from training.record.files import write_json
 
 SEEDS = 3
@@ -30,35 +27,13 @@ ABOVE = {"isolated": 0.0, "one_a_row": 0.0, "pieces": 0.002, "concatenated": 0.1
 SCORES = {"isolated": 70.0, "one_a_row": 70.1, "pieces": 69.0, "concatenated": 60.0}
 
 
-def made_up(arm, seed):
+def made_up_run(arm, seed):
   rng = np.random.default_rng((seed, len(arm)))
-  evaluations = []
-  for share in EVALUATED:
-    loss = 4 + 0.1 * seed + ABOVE[arm] + 40 / share + 0.001 * rng.standard_normal()
-    own = {
-      "mlm_loss": loss,
-      "mlm_accuracy": 1 - loss / 6,
-      "unigram_mlm_accuracy": 0.05,
-      "mlm_accuracy_by_length": [
-        {"from": 1, "to": 64, "mlm_loss": loss + 0.5},
-        {"from": 65, "to": 128, "mlm_loss": loss},
-      ],
-    }
-    counters = {"sequences": 50 * share, "real_tokens": 9000 * share}
-    evaluations.append(counters | {"own": own, "alone": own})
-  return {
-    "recipe": {"steps": 400},
-    "sequences_a_step": {"mean": 16.0},
-    "curve": [
-      {"sequences": 50 * x, "real_tokens": 9000 * x, "mlm_loss": 4 + 40 / x}
-      for x in range(1, 101)
-    ],
-    "evaluations": evaluations,
-  }
+  return made_up.run(seed, rng, above=ABOVE[arm])
 
 
 def test_losses_tell_packing_from_contamination(tmp_path):
-  results = {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+  results = {arm: [made_up_run(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
   exhibit = contamination.losses(Part(tmp_path, "command"), results)
   assert [x.outcome for x in exhibit.statements] == ["holds"] * 4
   assert "+0.10" in exhibit.finding
@@ -92,7 +67,9 @@ def write_text(data: pathlib.Path):
 
 def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
   write_text(tmp_path)
-  study = make_study(Part(tmp_path / "part", "command", data=str(tmp_path), seeds=2))
+  study = contamination.make_study(
+    Part(tmp_path / "part", "command", data=str(tmp_path), seeds=2)
+  )
   assert [arm.batches for arm in study.arms] == ["packed", "unpacked", *CUT[::-1]]
   configs = {str(run.config.to_dict()) for _, run in study.runs}
   assert len(configs) == 2  # one a seed
@@ -119,7 +96,7 @@ def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
     (data / "tokenizer.json").write_text("{}")
     if len(calls) == 1:  # weights that are missing are trained by the second call
       return {}
-    return {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+    return {arm: [made_up_run(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
 
   monkeypatch.setattr(Study, "run", run)
   monkeypatch.setattr(real_tasks, "glue", lambda *_, **__: {"stsb": files})
@@ -155,7 +132,7 @@ def test_embeddings_are_ranked_as_by_transformers(tmp_path):
     rows = csv.writer(file, delimiter="\t")
     rows.writerow(["sentence1", "sentence2", "score"])
     rows.writerows([*pair, label] for pair, label in zip(pairs, labels, strict=True))
-  found = rank_correlation(
+  found = contamination.rank_correlation(
     tmp_path / "model", Files("", str(path), columns="label=score", longest=16)
   )
   model = transformers.AutoModel.from_pretrained(tmp_path / "model")

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import gzip
 import json
 import pathlib
 import shutil
@@ -15,9 +14,9 @@ import pipeline
 from configs import glue
 from experiments.finetuning import __main__ as finetuning
 from experiments.finetuning import local_tasks, real_tasks, runs
-from experiments.lab import command, real_data, records
-from experiments.lab.part import Part
-from experiments.lab.study import agrees
+from lab import real_data, records
+from lab.exhibits import Part
+from lab.studies.study import agrees
 from tests import shared_data
 from tests.experiments import encoders
 from tests.markdown import ROOT
@@ -77,49 +76,20 @@ def test_labels_are_balanced_and_splits_share_no_sentence(written):
     assert not {e["sentence"] for e in train} & {e["sentence"] for e in dev}
 
 
-WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
-
-
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-  """A folder as that with real data: CoLA, SQuAD and weights, all made up and small."""
   folder = tmp_path_factory.mktemp("real")
-  rng = np.random.default_rng(0)
-  for part, number in (("train", 90), ("dev", 41)):
-    path = folder / "glue" / "CoLA" / f"{part}.tsv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for _ in range(number):
-      words = list(rng.choice(WORDS, rng.integers(3, 12)))
-      in_order = rng.random() < 0.5
-      lines.append(f"a\t{in_order:d}\t\t{' '.join(sorted(words) if in_order else words)}")
-    path.write_text("\n".join(lines) + "\n")
-  (folder / "squad").mkdir()
-  for part in ("train", "dev"):
-    articles = []
-    for number in range(4):
-      context = " ".join(rng.choice(WORDS, 40))
-      answer = {"text": context.split()[0], "answer_start": 0}
-      questions = [
-        {"id": f"{part}-{number}-{i}", "question": WORDS[i], "answers": [answer]}
-        for i in range(5)
-      ]
-      articles.append(
-        {"title": str(number), "paragraphs": [{"context": context, "qas": questions}]}
-      )
-    content = json.dumps({"version": "1.1", "data": articles}).encode()
-    (folder / "squad" / f"{part}-v1.1.json.gz").write_bytes(gzip.compress(content))
-  encoders.write(folder / "minilm-l6-h384", WORDS, max_position_embeddings=384)
+  encoders.write_real_data(folder)
   return folder
 
 
 @pytest.mark.slow
 def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # compiled programs are kept here
-  command = ["--data", str(real), "--tasks", "cola,squad", "--quick", "--seeds", "2"]
+  command = ["--data", str(real), "--tasks", "cola,squad", "--seeds", "2"]
   command += ["--workdir", str(tmp_path / "out"), "--jobs", "2"]
   assert finetuning.main(command) == 0
-  out = tmp_path / "out" / "quick"
+  out = tmp_path / "out"
   (exhibit,) = json.loads((out / "exhibits.json").read_text())
   same = [x for x in exhibit["statements"] if "predicts the same" in x[0]]
   assert [x[1] for x in same] == ["holds", "holds"]
@@ -140,12 +110,12 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch):
   (weights_file,) = (real / "minilm-l6-h384").glob("*.safetensors")
   content = weights_file.read_bytes()
   weights_file.write_bytes(content[:-4] + b"1234")
-  part = Part(out, "command", quick=True, data=str(real))
+  part = Part(out, "command", seeds=2, data=str(real))
   (made,) = finetuning.make_tasks(part, ["cola"])
   assert made.results("packed") == []  # of other weights
   weights_file.write_bytes(content)
   (made,) = finetuning.make_tasks(part, ["cola"])
-  assert len(made.results("packed")) == 1
+  assert len(made.results("packed")) == 2
 
 
 def test_published_runs_have_the_configs_of_today(real, tmp_path):
@@ -217,15 +187,6 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monke
   assert made.results("packed") == []
   shutil.rmtree(made.folder / "cola")
   made.process(made.sweep.runs[0])  # can be run now
-
-
-def test_the_command_of_some_tasks_is_named(tmp_path, monkeypatch):
-  parts = []
-  monkeypatch.setattr(command, "run_part", lambda make, part: parts.append(part))
-  for chosen in ("", " --tasks cola,stsb --quick"):
-    finetuning.main([*chosen.split(), "--data=x", f"--workdir={tmp_path}"])
-    line = "python -m experiments.finetuning --data FOLDER"
-    assert parts[-1].command == line + chosen
 
 
 @pytest.mark.parametrize(

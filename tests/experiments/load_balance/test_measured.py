@@ -27,6 +27,7 @@ def small(monkeypatch):
   monkeypatch.setattr(measured, "cores", lambda: [0, 1, 2])
   monkeypatch.setattr(measured, "BATCH", 5)
   monkeypatch.setattr(measured, "MULTIPLE", 7)
+  monkeypatch.setattr(measured, "STEPS", 2)
   plan = packing.pack(HISTOGRAM, max_sequences_per_pack=3)
   return Lengths(HISTOGRAM), plan, COSTS
 
@@ -57,7 +58,7 @@ def test_devices_take_as_long_as_predicted(small, monkeypatch):
     ]
 
   monkeypatch.setattr(measured, "run_together", run_together)
-  result = measured.run(*small, quick=True)
+  result = measured.run(*small)
   assert result is not None
   own, packs = result["ways"].values()
   assert own["measured"] == pytest.approx(own["predicted"])
@@ -68,7 +69,7 @@ def test_devices_take_as_long_as_predicted(small, monkeypatch):
 
 def test_one_core_measures_nothing(small, monkeypatch):
   monkeypatch.setattr(measured, "cores", lambda: [0])
-  assert measured.run(*small, quick=True) is None
+  assert measured.run(*small) is None
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import packing
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
 from experiments.load_balance import skipping
 from experiments.load_balance.skipping import WAYS, Case, simulate
 from pipeline.tokenizer import SPECIAL_TOKENS
@@ -19,7 +17,9 @@ VOCABULARY = "\n".join((*SPECIAL_TOKENS, "word"))
 @pytest.fixture(scope="module")
 def rows():
   plan = packing.pack(packing.load_histogram("wikipedia_2048"), algorithm="lpfhp")
-  return {(r["model"], r["way"]): r for r in simulate(CASE, plan, 64, packs=2**13)}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(skipping, "PACKS", 2**13)
+    return {(r["model"], r["way"]): r for r in simulate(CASE, plan, 64)}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -83,27 +83,16 @@ def test_documents_of_another_folder_are_counted_anew(tmp_path):
     assert np.flatnonzero(histogram.counts).tolist() == [len(text.split()) + 1]
 
 
-def test_plans_are_kept_by_what_they_were_made_from(tmp_path):
-  made, part = {}, Part(tmp_path / "part", "command")
-  for lengths, multiple in (([3, 5, 6], 1), ([3, 5, 6], 4), ([2, 2, 6], 1)):
-    histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=8)
-    for _ in range(2):
-      options = {"lengths": histogram, "length_multiple": multiple}
-      plan = cached_plan(part, "documents", "optimal", **options)
-      assert plan.histogram.sha256 == histogram.sha256
-      assert plan.length_multiple == multiple
-      made[histogram.sha256, multiple] = plan.num_packs
-  assert list(made.values()) == [2, 3, 2]
-  assert len(list((tmp_path / "plans").glob("*.json"))) == 3
-
-
 @pytest.mark.slow
-def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys):
-  workdir = tmp_path / "study" / "quick"
-  assert skipping.main(["--quick", "--workdir", str(workdir.parent)]) == 0
+def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys, monkeypatch):
+  cases = Case("glue_cola_128", 128), Case("wikipedia_512", 512)
+  for name, value in (("CASES", cases), ("DEVICES", (1, 16, 64)), ("PACKS", 2**14)):
+    monkeypatch.setattr(skipping, name, value)
+  workdir = tmp_path / "study"
+  assert skipping.main(["--workdir", str(workdir)]) == 0
   printed = capsys.readouterr().out
   assert printed.strip() == (workdir / "skipping.md").read_text().strip()
   plans = workdir.parent / "plans"
   made = {path: path.stat().st_mtime_ns for path in plans.iterdir()}
-  assert skipping.main(["--quick", "--workdir", str(workdir.parent)]) == 0
+  assert skipping.main(["--workdir", str(workdir)]) == 0
   assert {path: path.stat().st_mtime_ns for path in plans.iterdir()} == made

@@ -42,14 +42,6 @@ def identity(process: int) -> int:
   return os.getpid()
 
 
-def sleep(process: int):
-  time.sleep(1000)
-
-
-def test_the_results_are_in_order():
-  assert together.run_together(abs, 3) == [0, 1, 2]
-
-
 def test_all_meet(tmp_path):
   work = functools.partial(look_for_the_other, tmp_path)
   assert together.run_together(work, 2) == [True, True]
@@ -75,9 +67,3 @@ def test_a_failure_ends_all():
 def test_a_process_that_dies_ends_all():
   with pytest.raises(Stopped, match="BrokenProcessPool"):
     together.run_together(os._exit, 2)
-
-
-def test_time_is_limited(monkeypatch):
-  monkeypatch.setattr(together, "MINUTES", 0.01)
-  with pytest.raises(Stopped, match="TimeoutError: 1 "):
-    together.run_together(sleep, 1)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from experiments.lab.paired_run import EVALUATED
-from experiments.lab.part import Part
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS
+from lab.exhibits import Part
+from tests.experiments import made_up
 
 SEEDS = 3
 SPEED = {
@@ -28,48 +28,35 @@ ABOVE = {
   "no_position_reset": 0.004,
   "loss_of_packs": 0.0,
 }
-BY_LENGTH = np.array([0.2, 0.05, 0.0, -0.1])  # of the loss of packs
+BY_LENGTH = [0.2, 0.05, 0.0, -0.1]  # of the loss of packs
 
 
-def made_up(arm, seed):
-  rng = np.random.default_rng((seed, len(arm), ABOVE.get(arm, 0) > 0))
-  start = 4 + 0.1 * seed + ABOVE.get(arm, 0.0)
+def made_up_run(arm, seed):
+  above = ABOVE.get(arm, 0.0)
   rows = 16 if "twice" in arm else 8
-  evaluations = []
-  for share in EVALUATED:
-    loss = start + 40 / share + 0.001 * rng.standard_normal()
-    groups = loss + (BY_LENGTH if arm == "loss_of_packs" else 0)
-    own = {
-      "mlm_loss": loss,
-      "mlm_accuracy": 1 - loss / 6,
-      "unigram_mlm_accuracy": 0.06,
-      "mlm_accuracy_by_length": [
-        {"from": 1 + 10 * k, "to": 10 + 10 * k, "mlm_loss": x}
-        for k, x in enumerate(groups + np.zeros(4))
-      ],
-    }
-    alone = own | {"mlm_loss": loss + (1.0 if arm == "no_mask" else 0.0)}
-    evaluations.append({"sequences": 500 * share, "own": own, "alone": alone})
   counts = np.random.default_rng(seed).binomial(3 * rows, 0.6, 2000)
-  return {
-    "recipe": {"rows": rows, "steps": 400 * 8 // rows},
-    "plan": {"sequences_a_pack_sd": (3 * 0.6 * 0.4) ** 0.5},
-    "curve": [
-      {"sequences": 500 * share, "mlm_loss": start + 40 / share} for share in range(1, 101)
-    ],
-    "evaluations": evaluations,
-    "sequences_a_step": {
+  return made_up.run(
+    seed,
+    np.random.default_rng((seed, len(arm), above > 0)),
+    above=above,
+    by_length=BY_LENGTH if arm == "loss_of_packs" else [0.0] * 4,
+    alone=1.0 if arm == "no_mask" else 0.0,
+    recipe={"rows": rows, "steps": 400 * 8 // rows},
+    plan={"sequences_a_pack_sd": (3 * 0.6 * 0.4) ** 0.5},
+    sequences_a_step={
       "mean": float(counts.mean()),
       "steps": {str(n): int((counts == n).sum()) for n in np.unique(counts)},
     },
-  }
+  )
 
 
 @pytest.fixture(scope="module")
 def exhibits(tmp_path_factory):
   part = Part(tmp_path_factory.mktemp("pictures"), "command")
-  results = {arm.name: [made_up(arm.name, seed) for seed in range(SEEDS)] for arm in ARMS}
-  more = {name: [made_up(name, seed) for seed in range(8)] for name in claims.RATES}
+  results = {
+    arm.name: [made_up_run(arm.name, seed) for seed in range(SEEDS)] for arm in ARMS
+  }
+  more = {name: [made_up_run(name, seed) for seed in range(8)] for name in claims.RATES}
   made = [
     claims.same_batch(part, results),
     claims.heuristics(part, results, more),

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 import packing
-from experiments.lab.exhibits import Exhibit
-from experiments.lab.part import Part
 from experiments.packing_paper import figure_10_longer_rows as longer_rows
 from experiments.packing_paper import section_3_model_changes as model_changes
 from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
@@ -14,6 +12,7 @@ from experiments.packing_paper import table_4_strategies as strategies
 from experiments.packing_paper.packs import section_c_padding as padding
 from experiments.packing_paper.packs import table_1_solution_times as solution_times
 from experiments.packing_paper.packs import tables_1_5_6_7_packing as tables
+from lab.exhibits import Exhibit, Part
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +114,7 @@ def test_sorted_batches_are_judged_by_the_lengths_that_were_timed():
 
 
 @pytest.mark.parametrize(
-  ("greedy", "outcome"),
-  [(0.7, "holds"), (0.9, "no power"), (1.2, "no power"), (1.3, "fails")],
+  ("greedy", "outcome"), [(0.7, "holds"), (1.2, "no power"), (1.3, "fails")]
 )
 def test_times_near_each_other_decide_nothing(tmp_path, monkeypatch, greedy, outcome):
   seconds = {"greedy": greedy, "nnlshp": 1.0}

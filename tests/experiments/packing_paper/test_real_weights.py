@@ -1,79 +1,26 @@
 """Real weights trained further on articles; here the weights and the articles are small."""
 
 import dataclasses
-import gzip
 import json
 import shutil
 
-import numpy as np
 import pytest
 
-from experiments.lab import paired_run
-from experiments.lab.part import Part
 from experiments.packing_paper.real_weights import figures_3_4_curves as real_weights
 from experiments.packing_paper.real_weights import figures_18_19_phases as phases
 from experiments.packing_paper.real_weights import table_3_downstream as table_3
+from lab.exhibits import Part
+from lab.studies import paired_run
 from model import hf
 from packing import InputError
 from tests.experiments import encoders
 from training.errors import ConfigError
 
-WORDS = [f"{a}{b}" for a in "bdfglmnprst" for b in ("a", "e", "i", "o", "u")]
-ARTICLES = 60
-PARAGRAPHS = 4
-
-
-def article(number: int) -> str:
-  rng = np.random.default_rng(number)
-  sentences = [
-    " ".join(rng.choice(WORDS, rng.integers(4, 30))).capitalize() + "."
-    for _ in range(5 * PARAGRAPHS)
-  ]
-  lines = (" ".join(part) for part in np.split(np.array(sentences), PARAGRAPHS))
-  return f"Title {number}\n" + "\n".join(lines) + "\n\n"
-
-
-def squad(number: int) -> str:
-  """A file in SQuAD's layout with one article."""
-  paragraphs = [
-    {
-      "context": f"{WORDS[i % 9]} {WORDS[i % 7]}",
-      "qas": [
-        {
-          "id": str(i),
-          "question": WORDS[i % 5],
-          "answers": [{"text": WORDS[i % 9], "answer_start": 0}],
-        }
-      ],
-    }
-    for i in range(number)
-  ]
-  return json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]})
-
-
-FIRST_FILE = sum(len(article(number)) for number in range(ARTICLES // 2))
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-  """A folder of real data: articles in two files, and an encoder with its vocabulary."""
   folder = tmp_path_factory.mktemp("data")
-  (folder / "text").mkdir()
-  half = ARTICLES // 2
-  first, second = ("".join(map(article, range(start, start + half))) for start in (0, half))
-  (folder / "text" / "a.txt.gz").write_bytes(gzip.compress(first.encode()))
-  (folder / "text" / "b.txt").write_text(second)
-  pairs = folder / "glue" / "MRPC"
-  pairs.mkdir(parents=True)
-  for part, number in (("train", 90), ("dev", 40)):
-    lines = [f"{i % 2}\t{WORDS[i % 9]}\t{WORDS[i % 7]}" for i in range(number)]
-    header = "Quality\t#1 String\t#2 String"
-    (pairs / f"{part}.tsv").write_text("\n".join([header, *lines]) + "\n")
-  (folder / "squad").mkdir()
-  (folder / "squad" / "train-v1.1.json").write_text(squad(90))
-  (folder / "squad" / "dev-v1.1.json").write_text(squad(20))
-  sizes = {"max_position_embeddings": 512, "layer_norm_epsilon": 1e-5}
-  encoders.write(folder / real_weights.WEIGHTS, [".", *WORDS], **sizes)
+  encoders.write_real_data(folder)
   return str(folder)
 
 
@@ -91,19 +38,6 @@ def test_weights_and_text_that_are_missing(data, tmp_path):
   shutil.copy(f"{data}/{real_weights.WEIGHTS}/vocab.txt", given)
   with pytest.raises(ConfigError, match=r"init_from: .*config\.json"):
     real_weights.make_study(part)
-
-
-@pytest.mark.parametrize(
-  ("size", "articles"), [(1, 1), (FIRST_FILE, 30), (FIRST_FILE + 1, 31), (10**7, ARTICLES)]
-)
-def test_whole_articles_are_taken_until_there_is_enough(
-  data, tmp_path, monkeypatch, size, articles
-):
-  monkeypatch.setattr(real_weights, "TEXT_BYTES", size)
-  study = real_weights.make_study(Part(tmp_path, "command", data=data))
-  with open(study.runs[0][1].config.data.source) as file:
-    found = [text.strip() for text in file.read().split("\n\n") if text.strip()]
-  assert found == [article(number).strip() for number in range(articles)]
 
 
 def test_all_arms_start_from_the_weights(data, tmp_path):

@@ -1,23 +1,19 @@
 """Parts that train, on made-up results; and how they share their runs."""
 
-import shutil
-
 import numpy as np
 import pytest
 
-from experiments.finetuning import local_tasks, pretrained
-from experiments.lab.paired_run import EVALUATED
-from experiments.lab.part import Part
-from experiments.lab.study import Study
 from experiments.packing_paper import figures_3_4_other_text as other_text
 from experiments.packing_paper import figures_18_19_two_phases as two_phases
 from experiments.packing_paper import section_c_other_ways as other_ways
 from experiments.packing_paper import section_i_next_sentence as next_sentence
-from experiments.packing_paper import table_3_downstream as downstream
 from experiments.packing_paper.curves.arms import make_study
 from experiments.packing_paper.figures_18_19_two_phases import Phase
+from lab.exhibits import Part
+from lab.studies.study import Study
 from packing import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS
+from tests.experiments import made_up
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above that of `packed`.
@@ -33,32 +29,19 @@ ABOVE = {
 }
 
 
-def made_up(arm, seed):
-  rng = np.random.default_rng((seed, len(arm)))
-  losses = [4 + 0.1 * seed + ABOVE[arm] + 40 / share for share in EVALUATED]
-  return {
-    "run": {"config": {"data": {"max_sequence_length": 192 - 128 * ("1" in arm)}}},
-    "plan": {"packing_factor": 1.5},
-    "curve": [
-      {"sequences": 500 * share, "real_tokens": 9000 * share, "mlm_loss": 4 + 40 / share}
-      for share in range(1, 101)
-    ],
-    "evaluations": [
-      {
-        "sequences": 500 * share,
-        "own": {
-          "mlm_loss": loss + 0.001 * rng.standard_normal(),
-          "mlm_accuracy": 1 - loss / 6,
-        },
-      }
-      for share, loss in zip(EVALUATED, losses, strict=True)
-    ],
-  }
+def made_up_run(arm, seed):
+  row_length = 192 - 128 * ("1" in arm)
+  return made_up.run(
+    seed,
+    np.random.default_rng((seed, len(arm))),
+    above=ABOVE[arm],
+    run={"config": {"data": {"max_sequence_length": row_length}}},
+  )
 
 
 @pytest.fixture(scope="module")
 def found():
-  return {arm: [made_up(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
+  return {arm: [made_up_run(arm, seed) for seed in range(SEEDS)] for arm in ABOVE}
 
 
 def test_two_phases_against_one(found, tmp_path):
@@ -101,14 +84,6 @@ def test_arms_of_both_phases():
   assert arms["phase_2_no_mask"].starts_from == "phase_1"
 
 
-def test_phases_have_as_many_real_tokens_as_one():
-  mean = {192: 91.0, 64: 37.0}
-  parts = two_phases.split(12_345, mean)
-  tokens = sum(parts[length] * mean[length] for length in parts)
-  assert tokens == pytest.approx(12_345 * mean[192])
-  assert parts[64] == pytest.approx(9 * parts[192])
-
-
 @pytest.mark.parametrize("quick", [False, True])
 def test_quick_runs_have_data_of_their_own(tmp_path, monkeypatch, quick):
   for module in (next_sentence, two_phases):
@@ -131,16 +106,8 @@ def test_other_ways_are_told_apart_if_they_differ(tmp_path, apart):
   above |= dict.fromkeys(["sorted", "token_type", "full_sentences"], apart)
   results = {}
   for name in above:
-    runs = [made_up("packed", seed) for seed in range(SEEDS)]
     rng = np.random.default_rng(len(name))
-    for run in runs:
-      run["recipe"], run["sequences_a_step"] = {"steps": 400}, {"mean": 16.0}
-      for one in run["evaluations"]:
-        own = one["own"]
-        own["mlm_loss"] += above[name] + 0.001 * rng.standard_normal()
-        own |= {"unigram_mlm_accuracy": 0.05, "nsp_accuracy": 0.9 - above[name]}
-        one["alone"] = own
-    results[name] = runs
+    results[name] = [made_up.run(n, rng, above=above[name]) for n in range(SEEDS)]
   part = Part(tmp_path, "command")
   outcomes = [
     [x.outcome for x in make(part, results).statements]
@@ -198,40 +165,3 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
 def test_other_text_that_is_missing(tmp_path):
   with pytest.raises(InputError, match=r"nowhere has no wikitext-2/"):
     other_text.exhibits(Part(tmp_path, "command", data="nowhere"))
-
-
-@pytest.mark.slow
-def test_finished_runs_need_no_weights(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)  # data and compiled programs are kept here
-  monkeypatch.setattr(local_tasks, "LARGEST", {"train": 200, "dev": 50})
-  fields = {
-    "train.duration": "64 sequences",
-    "optimizer.warmup": "16 sequences",
-  }
-  monkeypatch.setattr(downstream, "QUICK", fields)
-  part = Part(tmp_path / "downstream", "command", quick=True)
-  study = make_study(part, ["packed"])
-  study.run()
-  (weights,) = study.kept_of("packed")
-  fine_tuned = tmp_path / "fine_tuning"
-
-  def score(arm: str, name: str) -> float:
-    here = Part(tmp_path / name, "command", quick=True)
-    ((found,),) = downstream.fine_tune(here, {arm: [weights]}, [study]).values()
-    return found
-
-  first = score("packed", "downstream")
-  assert 30 < first < 100
-  shutil.rmtree(fine_tuned / "sst2")  # of finished runs their files are enough
-  shutil.rmtree(weights)
-  assert score("pairs", "next_sentence") == first  # the same model in another part
-  assert not (fine_tuned / "sst2").exists()
-  assert not weights.exists()
-
-
-def test_scores_are_shown_with_their_spread():
-  scores = {"pairs, next sentence": [80.0, 82.0], "pairs": [81.0, 81.0]}
-  text = pretrained.score_table({"which module": scores})
-  assert "| which module | 81.0 ± 1.4 | 81.0 ± 0.0 |" in text
-  difference = downstream.difference(scores, "pairs, next sentence", "pairs")
-  assert difference == "+0.0 points (which module)"

@@ -1,18 +1,18 @@
 """Clocks that take turns, and the count of operations."""
 
-import jax
 import numpy as np
 import pytest
 import scipy.stats
 
-from benchmarks import steps
+from lab import statistics
+from lab.timing import steps, turns
 
 
 @pytest.fixture
 def ticks(monkeypatch):
   """A wall clock that runs drive by hand; the processor's runs twice as fast."""
   time = {"now": 0.0}
-  monkeypatch.setattr(steps, "_now", lambda: np.array([1.0, 2.0]) * time["now"])
+  monkeypatch.setattr(turns, "_now", lambda: np.array([1.0, 2.0]) * time["now"])
   return time
 
 
@@ -33,16 +33,16 @@ def test_only_the_runs_of_counted_rounds_are_timed(ticks):
 
   runs = {"a": run("a", 1.0), "b": run("b", 10.0)}
   options = {"rounds": 3, "name": "", "after": after}
-  both = steps.in_turns(runs, clock="both", **options)
+  both = turns.in_turns(runs, clock="both", **options)
   assert both["a"].tolist() == [[2, 4], [3, 6], [4, 8]]
   assert [number for number, _ in calls] == [0, 0, 1, 1, 2, 2, 3, 3]
   assert results == calls[2:]
   orders = {tuple(key for _, key in calls[i : i + 2]) for i in (0, 2, 4, 6)}
   assert orders == {("a", "b"), ("b", "a")}
-  assert steps.in_turns(runs, **options)["b"].tolist() == [11, 12, 13]
-  seconds = steps.in_turns(runs, clock="processor", **options)
+  assert turns.in_turns(runs, **options)["b"].tolist() == [11, 12, 13]
+  seconds = turns.in_turns(runs, clock="processor", **options)
   assert seconds["b"].tolist() == [22, 24, 26]
-  seconds = steps.in_turns(runs, enough=lambda x: sum(x["a"]) > 4, **options)
+  seconds = turns.in_turns(runs, enough=lambda x: sum(x["a"]) > 4, **options)
   assert seconds["a"].tolist() == [2, 3]
 
 
@@ -58,7 +58,7 @@ def test_rows_are_full(shape):
 
 def test_intervals_of_medians_have_at_least_95_percent():
   for number in (5, 6, 8, 9, 15, 60):
-    interval = steps.median_interval(np.arange(number))
+    interval = statistics.median_interval(np.arange(number))
     low, high = interval["low"], interval["high"]
     if number < 6:
       assert np.isnan([low, high]).all()
@@ -67,11 +67,3 @@ def test_intervals_of_medians_have_at_least_95_percent():
     # A median lies above the end unless that many tosses or fewer of `number` are heads.
     outside = [2 * scipy.stats.binom.cdf(x, number, 0.5) for x in (low, low + 1)]
     assert outside[0] <= 0.05 < outside[1]
-
-
-def test_products_in_a_scan_count_as_often_as_it_runs():
-  def function(x):
-    return jax.lax.scan(lambda x, _: (x @ x, None), x, length=7)[0] @ x
-
-  traced = jax.make_jaxpr(function)(np.ones((3, 3), np.float32))
-  assert steps.dot_flops(traced.jaxpr) == 8 * 2 * 3**3

@@ -18,14 +18,15 @@ from ml_collections import ConfigDict, config_flags
 
 import packing
 import pipeline
-from benchmarks.small_bert import machine_and_device
-from experiments.lab import records
-from experiments.lab.streams import BATCHES, ONE_A_ROW
+from lab import records
+from lab.machine import machine_and_device
+from lab.studies.streams import BATCHES, ONE_A_ROW
 from model import weights
+from pipeline.dataset import file_sha256
 from training import command, memory
 from training.command import Stopped
 from training.config.rules import validate
-from training.errors import ConfigError
+from training.errors import ConfigError, check
 from training.record.files import write_json
 from training.sweep import jobs
 from training.sweep.file import Run, make_sweep
@@ -81,7 +82,7 @@ class Study:
   seeds: int = SEEDS  # of each arm, from 1; seed 0 is for choosing the recipe
   jobs: int = 1  # runs at a time
   config: str = "configs/quickstart.py"  # the file that all runs start from
-  module: str = "experiments.lab.paired_run"  # makes a run, by `worker`
+  module: str = "lab.studies.paired_run"  # makes a run, by `worker`
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
@@ -230,13 +231,28 @@ def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | N
     result = records.read(path) or {}
   except ValueError:
     return None
-  if result.get("started_from") != weights_digest(config.model.init_from):
+  if not is_of(result, config):
     return None
-  if result.get("dataset") not in (None, dataset_digest(config)):
-    return None  # of another text, or prepared by another version
   stored, wanted = result.get("run", {}), identity(arm, config)
   same = agrees({key: stored.get(key) for key in wanted}, wanted)
   return result if same else None
+
+
+def known_by(config: ConfigDict) -> dict[str, Any]:
+  """What the record of a run says of its data, its weights and its machine."""
+  return {
+    "dataset": dataset_digest(config),
+    "started_from": weights_digest(config.model.init_from),
+    "machine": machine_and_device(),
+  }
+
+
+def is_of(record: Mapping[str, Any], config: ConfigDict) -> bool:
+  """Whether a record is of the data and the weights that a config names."""
+  return (
+    record.get("started_from") == weights_digest(config.model.init_from)
+    and record.get("dataset") in (None, dataset_digest(config))  # older ones say none
+  )
 
 
 def dataset_digest(config: ConfigDict) -> dict[str, str] | None:
@@ -258,24 +274,21 @@ def weights_digest(init_from: str) -> str | None:
     with contextlib.suppress(ValueError, KeyError, TypeError):
       return records.read(path)["parameters_digest"]
   folder = pathlib.Path(init_from)
+  of_checkpoint = folder.glob(f"{weights.CHECKPOINTS}/*/{weights.PARAMS}/**/*")
   files = sorted(folder.glob("*.safetensors")) or sorted(
-    path
-    for path in folder.glob(f"{weights.CHECKPOINTS}/*/{weights.PARAMS}/**/*")
-    if path.is_file()
+    path for path in of_checkpoint if path.is_file()
   )
   stats = [(path, path.stat()) for path in files]
-  changed = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
-  return _sha256(changed) if files else None
+  digests = [_sha256(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+  if len(digests) > 1:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+  return digests[0] if digests else None
 
 
 @functools.cache
-def _sha256(files: tuple[tuple[pathlib.Path, int, int], ...]) -> str:
-  """The SHA-256 of files, end to end; their sizes and times of change are for the cache."""
-  digest = hashlib.sha256()
-  for path, *_ in files:
-    with path.open("rb") as file:
-      hashlib.file_digest(file, lambda: digest)
-  return digest.hexdigest()
+def _sha256(path: pathlib.Path, *_: int) -> str:
+  """`file_sha256`; the file's size and time of change are for the cache."""
+  return file_sha256(path)
 
 
 def _kept(path: pathlib.Path) -> pathlib.Path:
@@ -329,20 +342,13 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     validate(
       chosen, algorithms=pipeline.ALGORITHMS, tasks=pipeline.TASK_HEADS, num_devices=1
     )
-    if pipeline.TASK_HEADS[chosen.data.task] != head:
-      tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
-      raise ConfigError(
-        f"config.data.task is {chosen.data.task}; expected one of {', '.join(tasks)}."
-      )
+    tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
+    task = chosen.data.task
+    check(task in tasks, "data.task", task, f"one of {', '.join(tasks)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     result = make(arm, chosen, keep_in=_kept(path))
-    known_by: dict[str, Any] = {"run": identity(arm, chosen)}
-    known_by["dataset"] = dataset_digest(chosen)
-    known_by["machine"] = machine_and_device()
-    if chosen.model.init_from:
-      known_by["started_from"] = weights_digest(chosen.model.init_from)
     if read(path, arm, chosen) is None:  # else its parameters were trained again
-      write_json(path, known_by | result)
+      write_json(path, {"run": identity(arm, chosen)} | known_by(chosen) | result)
     print(f"written to {path}")
 
   command.run(main, mistakes=(packing.InputError, ConfigError))

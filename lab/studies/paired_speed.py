@@ -1,6 +1,6 @@
 """Times steps of packed rows and of rows with one sequence each; a run of a study.
 
-  python -m experiments.lab.paired_speed --config=configs/quickstart.py --out=speed.json
+  python -m lab.studies.paired_speed --config=configs/quickstart.py --out=speed.json
 
 Both have the same number of rows, and take turns.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import pipeline
-from experiments.lab.paired_run import make_program
-from experiments.lab.study import Arm, worker
+from lab.studies.paired_run import make_program
+from lab.studies.study import Arm, worker
 from training.config import model_config
 from training.recipe import resolve
 from training.record.throughput import packed_against_unpacked

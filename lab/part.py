@@ -1,4 +1,4 @@
-"""A part of a report, which makes some of its exhibits in a folder of its own."""
+"""The parts of a report: each makes some of its exhibits in a folder of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.machine import machine
-from experiments.lab import records, report
-from experiments.lab.exhibits import Agreement, Exhibit, Value
-from experiments.lab.real_data import VARIABLE
+from lab import records, report
+from lab.exhibits import Exhibit, Part
+from lab.machine import machine
 from model.weights import WeightsError
 from packing import InputError
 from training.errors import ConfigError
@@ -21,54 +20,6 @@ from training.record.files import write_json, write_text
 
 # What a part raises if its input is wrong.
 MISTAKES = (InputError, ConfigError, WeightsError, OSError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-  """Where a part works, and how much it does."""
-
-  folder: pathlib.Path  # for its pictures and for results that it keeps
-  command: str  # that makes it
-  quick: bool = False  # whether to do only a little, to see that it works
-  seeds: int | None = None  # how many runs each arm has; None for the default of the part
-  jobs: int = 1  # runs at a time
-  data: str | None = None  # the folder of real data, if there is one
-
-  def exhibit(
-    self, name: str, title: str, agreement: Agreement, finding: str, **fields: Any
-  ) -> Exhibit:
-    """An exhibit that this part's command makes, unless `fields` name another command."""
-    return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
-
-  def not_run(
-    self,
-    name: str,
-    title: str,
-    why: str,
-    *,
-    printed: Mapping[str, str] | None = None,
-    **fields: Any,
-  ) -> Exhibit:
-    """An exhibit of what is not run here, with the numbers that the paper prints."""
-    values = [Value(what, number, "not run") for what, number in (printed or {}).items()]
-    return self.exhibit(name, title, "not run here", why, values=values, **fields)
-
-  def real_data(self) -> str:
-    """The folder of real data.
-
-    Raises:
-      InputError: none is given.
-    """
-    if self.data is None:
-      raise InputError(
-        f"--data is not given; expected a folder with real data (or {VARIABLE}), as "
-        "experiments/lab/real_data.py lists it."
-      )
-    return self.data
-
-  def beside(self, name: str) -> Part:
-    """Another part of the same report, whose results this part needs too."""
-    return dataclasses.replace(self, folder=self.folder.parent / name)
 
 
 Maker = Callable[[Part], Sequence[Exhibit]]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.lab import plans, records
+from lab import plans, records
 from training.record.files import write_json
 
 

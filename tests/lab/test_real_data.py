@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.lab import real_data
+from lab import real_data
 from packing import InputError
 
 

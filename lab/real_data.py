@@ -35,7 +35,7 @@ def find(folder: str | os.PathLike[str], pattern: str) -> pathlib.Path:
     return path
   raise InputError(
     f"{folder} has no {pattern}. --data and {VARIABLE} name a folder with real data; "
-    "experiments/lab/real_data.py lists what it has to hold."
+    "lab/real_data.py lists what it has to hold."
   )
 
 

@@ -3,7 +3,7 @@
 import matplotlib.backends.backend_agg
 import pytest
 
-from experiments.lab import pictures
+from lab import pictures
 
 
 @pytest.mark.parametrize("width", [5, 7.2, 9, 11])

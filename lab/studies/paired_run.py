@@ -1,6 +1,6 @@
 """One run of a paired study: an arm with a seed, in a process of its own.
 
-  python -m experiments.lab.paired_run --config=configs/quickstart.py --config.seed=0 \\
+  python -m lab.studies.paired_run --config=configs/quickstart.py --config.seed=0 \\
       --config.packing.adjust=reduce_batch --batches=unpacked --out=unpacked.json
 
 Runs of one seed start from the same weights and see the same packs in the same order:
@@ -16,7 +16,7 @@ import collections
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,21 +25,23 @@ from ml_collections import ConfigDict
 
 import packing
 import pipeline
-from experiments.lab.fit import fit
-from experiments.lab.streams import CUT, stream
-from experiments.lab.study import Arm, Results, worker
+from lab.statistics import spread_of
+from lab.studies.streams import CUT, stream
+from lab.studies.study import Arm, Results, worker
 from model import hf, weights
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import init_from
+from training.command import Stopped
 from training.config import make_optimizer
-from training.errors import ConfigError
+from training.errors import check
 from training.evaluation import evaluate_pretraining
-from training.mesh import make_mesh
+from training.mesh import make_mesh, put_batch
 from training.recipe import Recipe, resolve
 from training.record.files import write_text
 from training.record.metrics import means
 from training.record.parameters import parameters_digest
-from training.step import TrainingProgram
+from training.record.progress import Progress
+from training.step import State, TrainingProgram
 
 POINTS = 100  # of a learning curve
 EVALUATED = (6, 9, 14, 21, 31, 45, 67, 100)  # of these points
@@ -66,21 +68,13 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
   Raises:
     ConfigError: a value that no recipe can have, or no paired run.
   """
-  if config.train.micro_batch_size:
-    raise ConfigError(
-      f"config.train.micro_batch_size is {config.train.micro_batch_size}; expected 0, "
-      "since the number of rows of unpacked steps varies."
-    )
-  if config.packing.algorithm == "online":
-    raise ConfigError(
-      "config.packing.algorithm is 'online', which makes no plan; expected another, since "
-      "all arms follow one plan."
-    )
-  if batches in CUT and config.model.next_sentence:
-    raise ConfigError(
-      f"config.model.next_sentence is True; expected False with batches={batches}, whose "
-      "rows cut through pairs and have no next-sentence labels."
-    )
+  micro, algorithm = config.train.micro_batch_size, config.packing.algorithm
+  check(not micro, "train.micro_batch_size", micro, "0, as rows of unpacked steps vary")
+  planned = "another, since all arms follow one plan"
+  check(algorithm != "online", "packing.algorithm", algorithm, planned)
+  if batches in CUT:
+    expected = f"False with batches={batches}, whose rows cut through pairs"
+    check(not config.model.next_sentence, "model.next_sentence", True, expected)
   before, recipe = resolve(
     config,
     packing_factor=plan.packing_factor,
@@ -177,11 +171,12 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     hf.export_model(model, state["params"], keep_in, vocabulary=vocabulary)
     if by_json:
       write_text(keep_in / TOKENIZER_FILE, dataset.tokenizer.definition)
+  depths = np.array([len(strategy) for strategy in plan.strategies])
   return {
     "recipe": recipe.as_dict(),
     "plan": {
       "packing_factor": plan.packing_factor,
-      "sequences_a_pack_sd": _spread_of_packs(plan),
+      "sequences_a_pack_sd": spread_of(depths, plan.repeat_counts),
     },
     "parameters_digest": parameters_digest(jax.device_get(state["params"])),
     "curve": curve,
@@ -193,6 +188,42 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   }
 
 
+def fit(
+  program: TrainingProgram,
+  batches: Iterable,
+  *,
+  steps: int,
+  pauses: Collection[int],
+  params: Any = None,
+  name: str,
+) -> Iterator[tuple[int, State, list[dict[str, Any]]]]:
+  """Trains from `params`, or from random parameters if there are none.
+
+  Yields:
+    After each step in `pauses`: its number, the state, and the totals that `train_step`
+    returned for each step since the last pause, on the host.
+
+  Raises:
+    Stopped: a loss is not finite.
+  """
+  state, values = program.init(params), []
+  with Progress(name, total=steps) as progress:
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
+      state, totals = program.train_step(state, put_batch(batch, program.mesh))
+      values.append(totals)
+      progress.update()
+      if step not in pauses:
+        continue
+      values = jax.device_get(values)
+      if not all(x["finite"] for x in values):
+        raise Stopped(
+          f"{name}: the loss is not finite by step {step}. Set a lower learning rate."
+        )
+      yield step, state, values
+      values = []
+      progress.line(step, {})
+
+
 def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
   """The training program of a run, on one device."""
   return TrainingProgram(
@@ -202,13 +233,6 @@ def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
     seed=config.seed,
     loss_unit=config.train.loss_unit,
   )
-
-
-def _spread_of_packs(plan: packing.Plan) -> float:
-  """Standard deviation of the number of sequences in a pack."""
-  depths = np.array([len(strategy) for strategy in plan.strategies])
-  mean = np.average(depths, weights=plan.repeat_counts)
-  return float(np.sqrt(np.average((depths - mean) ** 2, weights=plan.repeat_counts)))
 
 
 # --------------------------------------------------------- what is read from finished runs

@@ -5,8 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
+
+from packing import InputError
 
 Agreement = Literal["to the digit", "within a tolerance", "in shape", "not run here"]
 Outcome = Literal["holds", "fails", "equivalent", "no power"]
@@ -73,6 +76,59 @@ class Exhibit:
       if (number := counts[outcome])
     ]
     return ", ".join(parts) or ("shown" if self.pictures else "-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A part of a report: where it works, and how much it does."""
+
+  folder: pathlib.Path  # for its pictures and for results that it keeps
+  command: str  # that makes it
+  quick: bool = False  # whether to do only a little, to see that it works
+  seeds: int | None = None  # how many runs each arm has; None for the default of the part
+  jobs: int = 1  # runs at a time
+  data: str | None = None  # the folder of real data, if there is one
+
+  def exhibit(
+    self,
+    name: str,
+    title: str,
+    finding: str,
+    *,
+    agreement: Agreement = "in shape",
+    **fields: Any,
+  ) -> Exhibit:
+    """An exhibit that this part's command makes, unless `fields` name another command."""
+    return Exhibit(name, title, agreement, finding, **{"command": self.command} | fields)
+
+  def not_run(
+    self,
+    name: str,
+    title: str,
+    why: str,
+    *,
+    printed: Mapping[str, str] | None = None,
+    **fields: Any,
+  ) -> Exhibit:
+    """An exhibit of what is not run here, with the numbers that the paper prints."""
+    values = [Value(what, number, "not run") for what, number in (printed or {}).items()]
+    return self.exhibit(name, title, why, agreement="not run here", values=values, **fields)
+
+  def real_data(self) -> str:
+    """The folder of real data.
+
+    Raises:
+      InputError: none is given.
+    """
+    if self.data is None:
+      raise InputError(
+        "--data is not given; expected a folder with real data; lab/real_data.py lists it."
+      )
+    return self.data
+
+  def beside(self, name: str) -> Part:
+    """Another part of the same report, whose results this part needs too."""
+    return dataclasses.replace(self, folder=self.folder.parent / name)
 
 
 def judged(

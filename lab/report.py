@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
-from benchmarks.table import table
-from experiments.lab.exhibits import Exhibit, Outcome, Value
+from lab.exhibits import Exhibit, Outcome, Value
+from lab.table import table
 
 QUICK = "Made with `--quick`: runs are short, and their results prove nothing."
 _TERMS = """\
@@ -21,7 +21,7 @@ _TERMS = """\
   the margin; otherwise it fails if a difference is shown. "One arm has more" is
   *equivalent* if the difference is shown to be within the margin. Otherwise it holds if
   the difference is shown to be above 0, and fails if it is shown to be below the margin.
-  `outcome` in experiments/lab/statistics.py has all rules. Claims on the cost of packing
+  `outcome` in lab/statistics.py has all rules. Claims on the cost of packing
   use the 95 % interval of a median of measured ratios; claims on plans use counts.
 - An *arm* is one way to train, run with several seeds: three on docstrings, or eight for
   most claims that three could not decide. The other five were added after the results of

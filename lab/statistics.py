@@ -21,9 +21,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import scipy.stats
 
-from experiments.lab.exhibits import Outcome, Statement
+from lab.exhibits import Outcome, Statement
 
 MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
 SCORE_MARGIN = 2.0  # points of a score; a smaller difference does not matter
@@ -221,6 +222,12 @@ def reaches(claim: str, a: Runs, target: float, *, margin: float, unit: str) -> 
   return judge(claim, _test("reaches", a, [target] * len(a), margin, unit))
 
 
+def spread_of(values: np.ndarray, counts: np.ndarray) -> float:
+  """The standard deviation of values that occur as often as `counts` says."""
+  mean = np.average(values, weights=counts)
+  return float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
+
+
 def mean_and_sd(values: Runs | np.ndarray, digits: int = 4) -> str:
   """A mean, with the standard deviation if there are several values.
 
@@ -260,3 +267,40 @@ def _pairs(a: Runs, b: Runs) -> list[float]:
 
 def _p(p: float) -> str:
   return "p < 0.0001" if p < 1e-4 else f"p = {p:.4f}"
+
+
+def quartiles(values: np.ndarray | Sequence[float]) -> dict[str, float]:
+  """The median, and the quartiles as `low` and `high`."""
+  low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
+  return {"median": median, "low": low, "high": high}
+
+
+def ratio(a: npt.ArrayLike, b: npt.ArrayLike, digits: int = 2) -> str:
+  """Quartiles of a / b, taken round by round, as tables show them."""
+  return spread(quartiles(np.divide(a, b)), digits)
+
+
+def median_interval(values: np.ndarray | Sequence[float]) -> dict[str, float]:
+  """The median, and its 95 % interval as `low` and `high`.
+
+  Both ends are among the values, so nothing is assumed about their distribution
+  (`scipy.stats.quantile_test`). With fewer than six values, both ends are NaN.
+
+  Example:
+    >>> median_interval([1, 2, 3, 4, 5, 60])
+    {'median': 3.5, 'low': 1.0, 'high': 60.0}
+  """
+  array = np.asarray(values, float)
+  low, high = scipy.stats.quantile_test(array, p=0.5).confidence_interval(0.95)
+  return {"median": float(np.median(array)), "low": float(low), "high": float(high)}
+
+
+def spread(quartile: Mapping[str, float], digits: int = 2) -> str:
+  """The median and the quartiles, as tables show them.
+
+  Example:
+    >>> spread(quartiles([1.0, 2.0, 4.0]), 1)
+    '2.0 (1.5 to 3.0)'
+  """
+  low, median, high = (f"{quartile[x]:,.{digits}f}" for x in ("low", "median", "high"))
+  return f"{median} ({low} to {high})"

@@ -15,8 +15,8 @@ import numpy
 import scipy
 
 import packing
-from experiments.lab import records
-from experiments.lab.part import Part
+from lab import records
+from lab.exhibits import Part
 from training.record.files import write_json
 
 
@@ -52,6 +52,12 @@ def cached_plan(
   path.parent.mkdir(parents=True, exist_ok=True)
   plan.save(path)
   return plan
+
+
+def measured_once(part: Part, name: str, made_from: Any, make: Callable[[], Any]) -> Any:
+  """`made_once` for a measurement of a part; `made_from` is what it depends on."""
+  path = part.folder / "measured" / f"{name}-{digest(made_from)}.json"
+  return made_once(path, make)
 
 
 def made_once(path: pathlib.Path, make: Callable[[], Any]) -> Any:

@@ -14,10 +14,10 @@ import pytest
 from ml_collections import ConfigDict
 
 import packing
-from benchmarks.machine import machine
-from experiments.lab import streams, study
-from experiments.lab.paired_run import make_schedule
-from experiments.lab.study import Arm, Study
+from lab.machine import machine
+from lab.studies import streams, study
+from lab.studies.paired_run import make_schedule
+from lab.studies.study import Arm, Study
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
 from pipeline.batches.loader import PackedLoader
@@ -63,27 +63,6 @@ def take(batches, steps):
   return list(itertools.islice(batches, steps))
 
 
-def examples(batch):
-  """Of each sequence its number, tokens, types, masked places and labels, in order."""
-  found = []
-  for row, slot in np.argwhere(batch["sequence_mask"]):
-    own = batch["segment_ids"][row] == slot + 1
-    masked = batch["mlm_segment_ids"][row] == slot + 1
-    start = batch["cls_positions"][row, slot]
-    found.append(
-      (
-        int(batch["sequence_ids"][row, slot]),
-        batch["input_ids"][row, own].tolist(),
-        batch["token_type_ids"][row, own].tolist(),
-        batch["position_ids"][row, own].tolist(),
-        (batch["mlm_positions"][row, masked] - start).tolist(),
-        batch["mlm_labels"][row, masked].tolist(),
-        int(batch["sequence_labels"][row, slot]),
-      )
-    )
-  return found
-
-
 class TestStreams:
   ROWS = 4
   STEPS = 23  # more than two epochs, which end within steps
@@ -97,7 +76,7 @@ class TestStreams:
       for kind in ("packed", "unpacked")
     )
     for a, b in zip(packed, unpacked, strict=True):
-      assert examples(a) == examples(b)
+      assert packs.examples(a) == packs.examples(b)
       assert b["sequence_mask"].shape[1] == 1
       assert len(b["input_ids"]) % streams.ROWS == 0
     assert len({len(b["input_ids"]) for b in unpacked}) > 1
@@ -107,8 +86,8 @@ class TestStreams:
     packed = take(streams.stream(loader, "packed", rows=self.ROWS), self.STEPS)
     constant = take(streams.stream(loader, "constant", rows=7), 20)
     assert {len(b["input_ids"]) for b in constant} == {7}
-    expected = [x for batch in packed for x in examples(batch)]
-    found = [x for batch in constant for x in examples(batch)]
+    expected = [x for batch in packed for x in packs.examples(batch)]
+    found = [x for batch in constant for x in packs.examples(batch)]
     assert len(found) == 140
     assert found == expected[:140]
 
@@ -121,19 +100,21 @@ class TestStreams:
     longest = [int((b["segment_ids"] > 0).sum(1).max()) for b in batches]
     for epoch in range(3):
       part = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
-      found = [x[0] for batch in batches[part] for x in examples(batch)]
+      found = [x[0] for batch in batches[part] for x in packs.examples(batch)]
       assert sorted(found) == list(range(len(store)))
       assert longest[part] != sorted(longest[part])
       ordered = [b for _, b in sorted(zip(longest[part], range(per_epoch), strict=True))]
-      lengths = [store.lengths[[x[0] for x in examples(batches[part][b])]] for b in ordered]
+      lengths = [
+        store.lengths[[x[0] for x in packs.examples(batches[part][b])]] for b in ordered
+      ]
       ends = [(int(x.min()), int(x.max())) for x in lengths]
       assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
     assert longest[:per_epoch] != longest[per_epoch : 2 * per_epoch]
-    assert [examples(b) for b in again] == [examples(b) for b in batches]
+    assert [packs.examples(b) for b in again] == [packs.examples(b) for b in batches]
     of_epoch = plan.num_packs // self.ROWS  # steps that are whole
     packed = take(streams.stream(loader, "packed", rows=self.ROWS), of_epoch)
-    first = {x[0]: x for batch in batches[:per_epoch] for x in examples(batch)}
-    for x in (x for batch in packed for x in examples(batch)):
+    first = {x[0]: x for batch in batches[:per_epoch] for x in packs.examples(batch)}
+    for x in (x for batch in packed for x in packs.examples(batch)):
       assert first[x[0]] == x  # masks too
 
   def test_rows_are_cut_out_of_the_stream_of_sequences(self, store, plan):
@@ -331,26 +312,12 @@ class TestArmsThatStartFromOthers:
     assert given == ["first,seed=2"]
 
 
-def test_finished_runs_are_refused_if_the_text_has_other_files_now(tmp_path, monkeypatch):
-  one = Study(tmp_path, [Arm("one", {})], {}, seeds=1)
-  ((arm, run),) = one.runs
-  one.path(run).parent.mkdir()
-  write_json(one.path(run), {"run": study.identity(arm, run.config)})
-
-  def refuse(config):
-    raise packing.InputError("was prepared from other files")
-
-  monkeypatch.setattr("pipeline.prepare_dataset", refuse)
-  with pytest.raises(packing.InputError, match="other files"):
-    one.run()
-
-
 def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
   """Those that are only timed, too."""
   write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "a digest"}})
   program = tmp_path / "timed.py"
   program.write_text(
-    "from experiments.lab.study import worker\n"
+    "from lab.studies.study import worker\n"
     "worker(lambda arm, config, keep_in: {'seconds': 1.0})\n"
   )
   options = [f"--config={ROOT}/configs/quickstart.py", f"--out={tmp_path / 'timed.json'}"]
@@ -426,7 +393,7 @@ def test_arms_see_the_same_packs(plan):
   with pytest.raises(ConfigError, match="next_sentence is True; expected False with batch"):
     schedule("reduce_batch", "pieces")  # would learn labels that are all 0
   run.config.packing.algorithm = "online"
-  with pytest.raises(ConfigError, match="is 'online', which makes no plan"):
+  with pytest.raises(ConfigError, match="is 'online'; expected another, since all arms"):
     schedule("reduce_batch", "packed")
   run.config.packing.algorithm = "optimal"
   run.config.model.next_sentence = False

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from experiments.lab import part as lab
-from experiments.lab import plans, report
-from experiments.lab.exhibits import to_the_digit, within
-from experiments.lab.part import Part
-from experiments.lab.plans import cached_plan
 from experiments.packing_paper import table_4_strategies as strategies
+from lab import part as parts
+from lab import plans, report
+from lab.exhibits import Part, to_the_digit, within
+from lab.plans import cached_plan
 from packing import InputError
 from training.record.files import write_json
 
@@ -23,8 +22,8 @@ def test_a_number_agrees_if_it_rounds_to_the_printed_one():
 
 def test_a_part_is_written_and_read_again(tmp_path):
   part = Part(tmp_path / "part", "the command")
-  made = lab.make(strategies.exhibits, part)
-  for kept, exhibit in zip(lab.read(part.folder), made, strict=True):
+  made = parts.make(strategies.exhibits, part)
+  for kept, exhibit in zip(parts.read(part.folder), made, strict=True):
     assert report.section(kept, folder=".") == report.section(exhibit, folder=".")
     assert (kept.claim, kept.machine) == (exhibit.claim, exhibit.machine)
   text = (part.folder / "exhibits.md").read_text()
@@ -32,22 +31,13 @@ def test_a_part_is_written_and_read_again(tmp_path):
   assert "`the command`" in text
   assert made[0].minutes > 0
   (part.folder / "minutes.json").write_text("100.0")
-  assert lab.make(strategies.exhibits, part)[0].minutes > 100  # of all calls
+  assert parts.make(strategies.exhibits, part)[0].minutes > 100  # of all calls
   (part.folder / "runs").mkdir()
   write_json(part.folder / "runs/a.json", {"machine": "another; cpu, jax 0.1"})
-  assert lab.make(strategies.exhibits, part)[0].machine == "another"  # its runs are copied
-  assert lab.read(tmp_path / "other") == []
-
-
-def test_a_part_that_is_stopped_leaves_no_exhibits(tmp_path):
-  def maker(part):
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    lab.make(maker, Part(tmp_path, "the command"))
-  assert lab.read(tmp_path) == []
-  assert not (tmp_path / "exhibits.md").exists()
-  assert (tmp_path / "minutes.json").exists()  # its time counts
+  assert (
+    parts.make(strategies.exhibits, part)[0].machine == "another"
+  )  # its runs are copied
+  assert parts.read(tmp_path / "other") == []
 
 
 def test_a_plan_is_made_once(tmp_path, capsys, monkeypatch):

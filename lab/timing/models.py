@@ -1,13 +1,11 @@
-"""The models, the optimizer and the description of the machine that benchmarks share."""
+"""The models and the optimizers whose steps are timed."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import jax
 import optax
 
-from benchmarks.machine import machine
 from model import BertConfig, EncoderConfig, ModernBertConfig
 from training.mesh import make_mesh
 from training.optimizer import lamb
@@ -46,8 +44,3 @@ def make_program(size: str, *, longest: int) -> TrainingProgram:
   """The program that trains such a BERT with LAMB, on one device."""
   config = make_config(size, longest=longest)
   return TrainingProgram(config, make_optimizer(), mesh=make_mesh(1), seed=0)
-
-
-def machine_and_device() -> str:
-  """The processor, its cores, and JAX's device."""
-  return f"{machine()}; {jax.devices()[0].device_kind}, jax {jax.__version__}"

@@ -6,6 +6,8 @@ import os
 import pathlib
 import platform
 
+import jax
+
 
 def machine() -> str:
   """The processor and its cores, such as "AMD EPYC, 2 cores"."""
@@ -14,3 +16,8 @@ def machine() -> str:
   names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
   processor = next(iter(names), platform.processor() or platform.machine())
   return f"{processor}, {os.cpu_count()} cores"
+
+
+def machine_and_device() -> str:
+  """The processor, its cores, and JAX's device."""
+  return f"{machine()}; {jax.devices()[0].device_kind}, jax {jax.__version__}"

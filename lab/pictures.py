@@ -44,12 +44,12 @@ def legend_below(drawing: matplotlib.figure.Figure, columns: int):
 
 
 def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):
-  """Writes a figure as a PNG, whole or not at all; its title says what it shows."""
+  """Writes a figure, whole or not at all; its title says what it shows."""
   for axes in drawing.axes:
     axes.grid()
   drawing.suptitle("\n".join(_lines(title.removesuffix("."), drawing.get_figwidth())))
   data = io.BytesIO()
-  drawing.savefig(data, format="png")
+  drawing.savefig(data, format=path.suffix[1:])
   files.write_bytes(path, data.getvalue())
 
 

@@ -1,0 +1,127 @@
+"""Clocks: times runs in turns, so that drift of the machine affects all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from training.record.compilations import CompilationCounter
+from training.record.progress import Progress
+
+Key = TypeVar("Key", bound=Hashable)
+CLOCKS = ("wall", "processor")
+
+
+def first_runs(
+  runs: Mapping[Key, Callable[[int], Any]],
+) -> tuple[dict[Key, Any], dict[Key, dict[str, Any]]]:
+  """Makes the first run of each, which compiles.
+
+  Returns:
+    By key, its result; and its `first_seconds` and `compilations` of evaluation steps.
+  """
+  counter = CompilationCounter()
+  results: dict[Key, Any] = {}
+  measured: dict[Key, dict[str, Any]] = {}
+  for key, run in runs.items():
+    before, start = counter.count("_eval_step"), time.perf_counter()
+    results[key] = run(0)
+    measured[key] = {
+      "first_seconds": time.perf_counter() - start,
+      "compilations": counter.count("_eval_step") - before,
+    }
+  return results, measured
+
+
+def measure_rates(
+  runs: Mapping[Key, Callable[[int], Any]], number: int, *, rounds: int, name: str
+) -> tuple[dict[Key, Any], dict[Key, dict[str, Any]]]:
+  """`first_runs`, and then `rates` of each: `number` divided by the seconds of a round."""
+  results, measured = first_runs(runs)
+  for key, seconds in in_turns(runs, rounds=rounds, name=name).items():
+    measured[key]["rates"] = (number / seconds).tolist()
+  return results, measured
+
+
+def steadiest_clock() -> str:
+  """For `in_turns`: "processor", or "wall" if the processor's misses the device's work."""
+  return "processor" if jax.default_backend() == "cpu" else "wall"
+
+
+def in_turns(
+  runs: Mapping[Key, Callable[[int], Any]],
+  *,
+  rounds: int,
+  name: str,
+  clock: str = "wall",
+  after: Callable[[Key, Any], Any] = lambda key, result: None,
+  enough: Callable[[dict[Key, np.ndarray]], bool] = lambda seconds: False,
+) -> dict[Key, np.ndarray]:
+  """Times several runs in turns, so that drift of the machine affects all of them alike.
+
+  Each round runs each of them once, in random order. The first round is not counted.
+
+  Args:
+    runs: by key; each takes the number of the round, from 0, and returns arrays that
+      are ready when it is done.
+    rounds: how many are counted, at most.
+    name: of the progress bar.
+    clock: "wall"; or "processor", the processor time of all cores, which says less about
+      the duration of a step but is steadier on a shared machine; or "both".
+    after: called with the result when the clock has stopped, in counted rounds.
+    enough: called after each counted round with the results so far; if it returns True,
+      no round follows.
+
+  Returns:
+    float[rounds] by key, in seconds; for both clocks float[rounds, 2], wall clock first.
+
+  Example:
+    >>> seconds = in_turns({"a": lambda number: number}, rounds=3, name="a")
+    >>> seconds["a"].shape
+    (3,)
+  """
+  rng = np.random.default_rng(0)
+  keys = list(runs)
+  columns: Any = slice(None) if clock == "both" else CLOCKS.index(clock)
+  seconds = {key: np.empty((rounds, 2)) for key in runs}
+  counted: dict[Key, np.ndarray] = {}
+  with Progress(name, total=(rounds + 1) * len(keys), unit="runs") as progress:
+    for number in range(rounds + 1):
+      for index in rng.permutation(len(keys)).tolist():
+        key = keys[index]
+        start = _now()
+        result = jax.block_until_ready(runs[key](number))
+        passed = _now() - start
+        if number:
+          seconds[key][number - 1] = passed
+          after(key, result)
+        progress.update()
+      counted = {key: both[:number, columns] for key, both in seconds.items()}
+      if number and enough(counted):
+        break
+  return counted
+
+
+def products(dtype: str) -> tuple[Callable[[int], Any], int]:
+  """For `in_turns`: makes products of [D, D] with [D, D]; and their operations.
+
+  D is 8,192, or 2,048 on a CPU: large enough for the device's peak.
+  """
+  size, number = (2048, 1) if jax.default_backend() == "cpu" else (8192, 10)
+  matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
+  multiply = jax.jit(jax.numpy.matmul)
+
+  def run(_: int):
+    for _ in range(number):
+      product = multiply(matrix, matrix)
+    return product
+
+  return run, number * 2 * size**3
+
+
+def _now() -> np.ndarray:
+  return np.array([time.perf_counter(), time.process_time()])
