@@ -160,14 +160,7 @@ class Embeddings(nnx.Module):
     """
     if "input_embeddings" not in batch:
       return self.token(batch["input_ids"])
-    embeddings = batch["input_embeddings"].astype(self.token.param_dtype)
-    expected = (*batch["segment_ids"].shape, self.token.features)
-    if embeddings.shape != expected:
-      raise ValueError(
-        f"Expected input_embeddings of shape [B, S, D] = {expected}, found "
-        f"{embeddings.shape}."
-      )
-    return embeddings
+    return batch["input_embeddings"].astype(self.token.param_dtype)
 
 
 class Layer(nnx.Module):
@@ -213,13 +206,9 @@ class Layer(nnx.Module):
       self.place(heads(self.key(x)), rows),
       heads(self.value(x)),
       rows.segment_ids,
+      spec=config.attention_of(self.number),
       implementation=config.attention_impl,
-      mask=config.attention_mask,
-      causal=config.CAUSAL,
-      window=config.window_of(self.number),
-      slopes=config.slopes,
       max_segments=rows.max_segments,
-      dropout_rate=config.attention_dropout_rate,
       dropout_key=keys[0],
     ).reshape(x.shape)
     return dropout(self.attention_output(attended), config.dropout_rate, keys[1])

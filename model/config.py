@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,25 @@ SIZES = {
 HEAD_SIZE = 64  # in all of these sizes and in GPT-2's
 _MOST = 2**31 - 1  # ids and positions are int32
 _LARGEST = 1e38  # in float32
+
+
+class AttentionSpec(NamedTuple):
+  """Which attention a layer computes.
+
+  Attributes:
+    mask: a key of `ATTENTION_MASKS`. With "token_type", ids differ by token type, too, so
+      tokens with one id may have others between them.
+    causal: whether a token sees only itself and the tokens before it.
+    window: how far a token sees, in tokens to either side; None for no limit.
+    slopes: the slopes of ALiBi's bias, from `alibi_slopes`; None for no bias.
+    dropout_rate: the dropout rate of the attention probabilities.
+  """
+
+  mask: str = "segment"
+  causal: bool = False
+  window: int | None = None
+  slopes: tuple[float, ...] | None = None
+  dropout_rate: float = 0.0
 
 
 def fastest_dtype() -> jnp.dtype:
@@ -125,16 +144,14 @@ class ModelConfig:
         raise ValueError(f"{name} is {getattr(self, name)}; expected a fraction in [0, 1).")
     if self.hidden_size % self.num_heads:
       raise ValueError(
-        f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}."
+        f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}."
       )
     self._check_choice("attention_mask", self.MASKS)
     self._check_choice("remat", REMATERIALISATIONS)
 
   def _check_choice(self, name: str, known):
     if getattr(self, name) not in known:
-      raise ValueError(
-        f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}."
-      )
+      raise ValueError(f"{name} is {getattr(self, name)!r}; expected {', '.join(known)}.")
 
   @property
   def padded_vocab_size(self) -> int:
@@ -156,6 +173,11 @@ class ModelConfig:
     del layer
     return None
 
+  def attention_of(self, layer: int) -> AttentionSpec:
+    """The attention of a layer, by its number from 0."""
+    rate, window = self.attention_dropout_rate, self.window_of(layer)
+    return AttentionSpec(self.attention_mask, self.CAUSAL, window, self.slopes, rate)
+
   @property
   def residual_range(self) -> float:
     """The initializer range of layers whose output is added to the residual.
@@ -174,9 +196,7 @@ class ModelConfig:
       2
     """
     if size not in cls.SIZES:
-      raise ValueError(
-        f"There is no size {size!r}; expected one of {', '.join(cls.SIZES)}."
-      )
+      raise ValueError(f"There is no size {size!r}; expected {', '.join(cls.SIZES)}.")
     num_layers, hidden_size = cls.SIZES[size]
     return cls(
       num_layers=num_layers,

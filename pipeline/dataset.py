@@ -58,8 +58,7 @@ class PreparedDataset:
     """
     if self._held_out is None:
       raise InputError(
-        f"{self.directory} was prepared without held-out documents. Prepare it with "
-        "held_out_fraction or held_out_source."
+        f"{self.directory} has no held-out documents. Prepare it with held_out_fraction."
       )
     return self._held_out
 
@@ -79,40 +78,30 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     settings, version = dict(manifest["settings"]), manifest["version"]
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
-      f"{directory} is not a prepared dataset ({error!r}). Name another folder, or delete "
-      "this one if you need nothing in it."
+      f"{directory} is not a prepared dataset ({error!r}). Name another."
     ) from error
+  wrong = ""
+  # A shard has a checksum; a name is that of a file in the folder.
+  own = {split: sorted(n for n in digests if n.startswith(f"{split}-")) for split in shards}
+  missing = [name for name in _CONTENT if name not in manifest]
+  tokenizers = [n for n in (VOCABULARY_FILE, TOKENIZER_FILE) if n in digests]
   if version != VERSION:
-    raise InputError(
-      f"{directory / MANIFEST} has version {version!r}; expected {VERSION}. Prepare the "
-      "dataset again in another folder, or use the version of isopack that prepared it."
-    )
-  for split, names in shards.items():
-    # A shard has a checksum; a name is that of a file in the folder.
-    if names != sorted(name for name in digests if name.startswith(f"{split}-")):
-      raise InputError(
-        f"{directory / MANIFEST} names other shards of {split} than it has checksums of. "
-        f"Delete {directory} and prepare it again."
-      )
-  if foreign := [name for name in digests if pathlib.PurePath(name).name != name]:
-    raise InputError(
-      f"{directory / MANIFEST} names {foreign[0]}, which is not in its folder. Delete "
-      f"{directory} and prepare it again."
-    )
-  if altered := altered_file(directory, digests):
-    raise InputError(
-      f"{altered} is missing or was altered since it was prepared. Delete {directory} and "
-      "prepare it again."
-    )
+    wrong = f"{MANIFEST} has version {version!r}; expected {VERSION}"
+  elif shards != own:
+    wrong = f"{MANIFEST} names other shards than it has checksums of"
+  elif foreign := [name for name in digests if pathlib.PurePath(name).name != name]:
+    wrong = f"{MANIFEST} names {foreign[0]}, which is not in the folder"
+  elif altered := altered_file(directory, digests):
+    wrong = f"{altered.name} is missing or was altered since it was prepared"
+  elif not shards.get("train") or not tokenizers or "task" not in settings or missing:
+    wrong = f"{MANIFEST} is incomplete"
+  if wrong:
+    raise InputError(f"{directory}: {wrong}. Delete the folder, and prepare it again.")
   stores = {
     split: SequenceStore([directory / name for name in names])
     for split, names in shards.items()
     if names
   }
-  tokenizers = [n for n in (VOCABULARY_FILE, TOKENIZER_FILE) if n in digests]
-  missing = [name for name in _CONTENT if name not in manifest]
-  if "train" not in stores or not tokenizers or "task" not in settings or missing:
-    raise InputError(f"{directory / MANIFEST} is incomplete. Prepare the dataset again.")
   return PreparedDataset(
     directory=directory,
     train=stores["train"],
@@ -135,11 +124,8 @@ def altered_file(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Pa
 
 
 def file_sha256(path: pathlib.Path) -> str:
-  """The digest of a file; "" if it cannot be read, such as a pipe."""
+  """The digest of a file; "" if there is none, or it is a pipe."""
   if not path.is_file():
     return ""
-  try:
-    with path.open("rb") as file:
-      return hashlib.file_digest(file, "sha256").hexdigest()
-  except OSError:
-    return ""
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()

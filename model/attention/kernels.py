@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from model.attention.block_attention import BLOCK, block_attention
-from model.config import compute_capability
+from model.config import AttentionSpec, compute_capability
 from model.masks import near
 
 
@@ -57,9 +57,7 @@ def cudnn_packed_attention(
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
   if max_segments is None:
-    raise AttentionError(
-      "Expected max_segments, the most sequences in a pack, for cudnn_packed; found None."
-    )
+    raise AttentionError("cudnn_packed needs max_segments, the most sequences in a pack.")
   lengths, starts = segment_lengths_and_starts(segment_ids, max_segments)
   real = segment_ids > 0
   # The kernel neither reads nor writes padding: its output and its gradients there are
@@ -177,11 +175,11 @@ class Kernel(NamedTuple):
 
   attend: Callable
   runs_on: str
-  platform: str | None  # None for any
-  compute_capability: float  # the lowest that the GPU may have
   dtypes: tuple[str, ...]
-  head_multiple: int
-  row_multiple: int  # tokens
+  platform: str | None = None  # None for any
+  compute_capability: float = 0.0  # the lowest that the GPU may have
+  head_multiple: int = 1
+  row_multiple: int = 1  # tokens
   takes_bias: bool = False
   takes_window: bool = False
   splits_rows: bool = True  # whether XLA can split its rows over devices
@@ -190,22 +188,19 @@ class Kernel(NamedTuple):
 
 _HALF = ("bfloat16", "float16")
 _SPLASH = Kernel(
-  splash_attention,
-  "TPUs",
-  "tpu",
-  0.0,
-  ("float32", "bfloat16"),
-  1,
-  128,
+  *(splash_attention, "TPUs", ("float32", "bfloat16"), "tpu"),
+  row_multiple=128,
   takes_window=True,
   splits_rows=False,
 )
 KERNELS = {
   "cudnn": Kernel(
-    cudnn_attention, "NVIDIA GPUs since Ampere", "gpu", 8.0, _HALF, 8, 2, takes_bias=True
+    *(cudnn_attention, "NVIDIA GPUs since Ampere", _HALF, "gpu", 8.0, 8, 2),
+    takes_bias=True,
   ),
   "cudnn_packed": Kernel(
-    cudnn_packed_attention, "NVIDIA GPUs since Hopper", "gpu", 9.0, _HALF, 8, 1, skips=True
+    *(cudnn_packed_attention, "NVIDIA GPUs since Hopper", _HALF, "gpu", 9.0, 8),
+    skips=True,
   ),
   "splash": _SPLASH,
   "splash_interpret": _SPLASH._replace(
@@ -214,13 +209,8 @@ KERNELS = {
     platform=None,
   ),
   "blocks": Kernel(
-    block_attention,
-    "any device",
-    None,
-    0.0,
-    ("float64", "float32", *_HALF),
-    1,
-    BLOCK,
+    *(block_attention, "any device", ("float64", "float32", *_HALF)),
+    row_multiple=BLOCK,
     takes_window=True,
     splits_rows=False,
     skips=True,
@@ -272,19 +262,13 @@ class Needs(NamedTuple):
     dtype: the name of the dtype of query, key and value.
     head_size: H.
     row_length: S, in tokens.
-    dropout_rate: the dropout rate of the attention probabilities.
-    causal: whether a token sees only itself and the tokens before it.
-    window: how far a token sees, in tokens to either side; None for no limit.
-    alibi: whether ALiBi's bias is added to the scores.
+    spec: the attention.
   """
 
   dtype: str
   head_size: int
   row_length: int
-  dropout_rate: float = 0.0
-  causal: bool = False
-  window: int | None = None
-  alibi: bool = False
+  spec: AttentionSpec = AttentionSpec()
 
 
 def runs_here(implementation: str) -> bool:
@@ -310,8 +294,7 @@ def check(implementation: str, needs: Needs):
     return
   if implementation not in IMPLEMENTATIONS:
     raise AttentionError(
-      f"There is no attention_impl {implementation!r}; expected auto or one of "
-      f"{', '.join(IMPLEMENTATIONS)}."
+      f"attention_impl is {implementation!r}; expected {', '.join(IMPLEMENTATIONS)}."
     )
   kernel, device = KERNELS[implementation], jax.local_devices()[0]
   here = device.platform
@@ -319,14 +302,13 @@ def check(implementation: str, needs: Needs):
     here = f"{device.device_kind} of compute capability {compute_capability(device)}"
   requirements = (
     (
-      needs.dropout_rate == 0,
-      f"an attention dropout of 0, found {needs.dropout_rate}: the kernel takes no dropout "
-      "key. Set attention_dropout_rate=0",
+      not needs.spec.dropout_rate,
+      f"an attention dropout of 0, found {needs.spec.dropout_rate}. Set "
+      "attention_dropout_rate=0",
     ),
     (
-      kernel.takes_bias or not needs.alibi,
-      "scores without a bias, found ALiBi's: the kernel cannot add it. Set "
-      "positions=learned",
+      kernel.takes_bias or needs.spec.slopes is None,
+      "scores without a bias, found ALiBi's. Set positions=learned",
     ),
     (
       runs_here(implementation),

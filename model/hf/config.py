@@ -15,7 +15,7 @@ from model.gpt2 import Gpt2Config
 from model.hf.tokenizer import SPECIAL_TOKENS
 from model.models import MODELS, model_of
 from model.modern_bert import ModernBertConfig
-from model.weights import MODEL, Vocabulary, WeightsError
+from model.weights import Vocabulary, WeightsError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -147,8 +147,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     kind = value.get("model_type", "bert")
   except OSError as error:
     raise WeightsError(
-      f"Expected a Hugging Face directory with {CONFIG} and {WEIGHTS}, or a run's folder "
-      f"with {MODEL}: {path} cannot be read ({error.strerror})."
+      f"{path} cannot be read ({error.strerror}); expected a model's folder."
     ) from error
   except (ValueError, AttributeError) as error:
     raise WeightsError(f"{path} is not the config of a model: {error}.") from error
@@ -166,20 +165,22 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     default = others[0] if others else usual
     _refuse_unless(path, name, value.get(name, default), (*others, dropout))
   names: tuple[str, ...] = ()
-  if family is not _GPT2:
-    names = _read_classes(path, value, fields, family.heads[architectures[0]])
-  if family is _BERT:
-    fields["next_sentence"] = architectures != ["BertForMaskedLM"]
-  elif family is _MODERN_BERT:
-    fields |= _read_layers(path, value)
-  else:
-    fields["positions"] = "learned"
-    if fields.get("intermediate_size") is None:
-      width = value.get("n_embd")  # if it is no number, it is refused as hidden_size
-      fields["intermediate_size"] = 4 * width if isinstance(width, int) else 0
   try:
+    if family is not _GPT2:
+      names = _read_classes(path, value, fields, family.heads[architectures[0]])
+    if family is _BERT:
+      fields["next_sentence"] = architectures != ["BertForMaskedLM"]
+    elif family is _MODERN_BERT:
+      fields |= _read_layers(path, value)
+    else:
+      fields["positions"] = "learned"
+      if fields.get("intermediate_size") is None:
+        width = value.get("n_embd")  # if it is no number, it is refused as hidden_size
+        fields["intermediate_size"] = 4 * width if isinstance(width, int) else 0
     return family.heads[architectures[0]], family.config_type(**fields), names
-  except (TypeError, ValueError) as error:
+  except WeightsError:
+    raise
+  except (TypeError, ValueError, AttributeError) as error:
     raise WeightsError(f"{path}: {error} Correct it.") from error
 
 
@@ -214,12 +215,6 @@ def _read_layers(path: pathlib.Path, value: dict) -> dict:
     "local_base": value.get("local_rope_theta", default.local_base),
   }
   layers, rotary = value.get("layer_types"), value.get("rope_parameters") or {}
-  parts = rotary.values() if isinstance(rotary, dict) else [rotary]
-  if not all(isinstance(part, dict | None) for part in parts):
-    raise WeightsError(
-      f"{path}: rope_parameters is {json.dumps(rotary)}; expected an object for each kind "
-      "of layer. Correct it."
-    )
   if isinstance(layers, list):
     others = range(1, len(layers))
     fields["global_every"] = next((n for n in others if layers[n] == _GLOBAL), len(layers))
@@ -244,8 +239,8 @@ def _label_names(path: pathlib.Path, labels: dict) -> tuple[str, ...]:
   names = tuple(str(labels.get(number)) for number in numbers)
   if labels.keys() != set(numbers) or len(set(names)) < len(names):
     raise WeightsError(
-      f"{path}: id2label is {json.dumps(labels)}; expected a different name for each class "
-      f"from 0 to {len(labels) - 1}. Correct it."
+      f"{path}: id2label is {json.dumps(labels)}; expected names for 0 to "
+      f"{len(labels) - 1}."
     )
   return () if names == _made_up(len(names)) else names
 
@@ -258,8 +253,8 @@ def _made_up(number: int) -> tuple[str, ...]:
 def _refuse_unless(path: pathlib.Path, name: str, value, supported):
   if value not in supported:
     raise WeightsError(
-      f"{path}: {name} is {json.dumps(value)}, which this model does not support; expected "
-      f"{' or '.join(map(json.dumps, supported))}. Choose another model."
+      f"{path}: {name} is {json.dumps(value)}; this model supports "
+      f"{' or '.join(map(json.dumps, supported))}. Choose another."
     )
 
 

@@ -18,12 +18,10 @@ class Document(NamedTuple):
   Attributes:
     fields: values by the task's names for them.
     where: its place in the source, for error messages.
-    bytes_read: bytes read from the source for it; None if as many as `size`.
   """
 
   fields: dict[str, Any]
   where: str = ""
-  bytes_read: int | None = None
 
   @property
   def size(self) -> int:
@@ -111,6 +109,13 @@ def select_fields(
   return Document(selected, where)
 
 
+def text_in(document: Document, field: str) -> str:
+  """The text in a field of a document; raises InputError if it is no text."""
+  if not isinstance(value := document.fields[field], str):
+    raise InputError(f"{document.where}: {field} is {short_repr(value)}; expected text.")
+  return value
+
+
 def missing(begin: str, field: str, column: str, found: Mapping[str, str]) -> InputError:
   """The error for a source or a record without a required field.
 
@@ -148,13 +153,13 @@ def check_texts(value: Any, where: str):
     value.encode()
   except UnicodeEncodeError as error:  # JSON can spell one surrogate of a pair
     raise InputError(
-      f"{where} holds {short_repr(value[error.start])}, an unpaired surrogate; "
-      "expected valid Unicode. Re-encode the file."
+      f"{where} holds the unpaired surrogate {short_repr(value[error.start])}. Re-encode "
+      "it."
     ) from error
 
 
 def too_long_error(where: str) -> InputError:
   return InputError(
-    f"{where}: a document is longer than {MAX_DOCUMENT_BYTES:,} bytes, the limit. "
-    "Break it at blank lines, or say with `documents` where they end."
+    f"{where}: a document has more than {MAX_DOCUMENT_BYTES:,} bytes. Say with `documents` "
+    "where they end."
   )

@@ -47,14 +47,6 @@ _TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
 class Partition(Protocol):
   """A part of a source that is read as one stream; can be pickled."""
 
-  @property
-  def size(self) -> int:
-    """How much there is to read, in the unit of `counts`; for the progress bar."""
-
-  @property
-  def counts(self) -> str:
-    """The unit of `size`: "bytes" or "documents"."""
-
   def inputs(self) -> list[tuple[str, int, int]]:
     """Name, bytes and modification time of each file that it reads."""
 
@@ -68,16 +60,6 @@ class FilePartition:
   kind: str
   paths: tuple[pathlib.Path, ...]
   fields: DocumentFields
-
-  @property
-  def counts(self) -> str:
-    return "documents" if self.kind == "table" else "bytes"
-
-  @property
-  def size(self) -> int:
-    if self.kind == "table":
-      return sum(map(tables.num_records, self.paths))
-    return sum(map(compressed.size, self.paths))
 
   def inputs(self) -> list[tuple[str, int, int]]:
     return list(map(_file_entry, self.paths))
@@ -102,27 +84,13 @@ class LibraryPartition:
 
   root: str
 
-  counts = "bytes"
-
-  @property
-  def size(self) -> int:
-    return sum(size for _, size, _ in self.inputs())
-
   def inputs(self) -> list[tuple[str, int, int]]:
     return list(map(_file_entry, stdlib.source_files(self.root or None)))
 
   def read(self) -> Iterator[Document]:
-    bytes_read = 0
-
-    def paths() -> Iterator[pathlib.Path]:
-      nonlocal bytes_read
-      for path in stdlib.source_files(self.root or None):
-        bytes_read += path.stat().st_size
-        yield path
-
-    for number, sentences in enumerate(stdlib.standard_library_documents(paths())):
-      yield Document({"sentences": sentences}, f"stdlib, document {number}", bytes_read)
-      bytes_read = 0
+    paths = stdlib.source_files(self.root or None)
+    for number, sentences in enumerate(stdlib.standard_library_documents(paths)):
+      yield Document({"sentences": sentences}, f"stdlib, document {number}")
 
 
 def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
@@ -142,8 +110,7 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   if kind == "stdlib":
     if fields.required != ("text",):
       raise InputError(
-        f"Source stdlib has text; the task needs {', '.join(fields.required)}. Name a "
-        "source that has them."
+        f"Source stdlib has text alone; the task needs {', '.join(fields.required)}."
       )
     stdlib.source_files(rest or None)
     return [LibraryPartition(rest and os.path.abspath(rest))]
@@ -151,18 +118,15 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
     raise InputError(
-      f"{spec} holds files of several kinds ({', '.join(kinds)}); expected one. Select one "
-      "with a glob, such as 'FOLDER/*.jsonl'."
+      f"{spec} holds files of several kinds ({', '.join(kinds)}). Use a glob."
     )
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
     raise InputError(
-      f"{files[0]} is read as text; the task needs {', '.join(fields.required)}. Give a "
-      ".jsonl, .csv, .tsv, .parquet or .arrow file, or tfds:NAME."
+      f"{files[0]} is text; the task needs {', '.join(fields.required)}. Give a table."
     )
   if kinds == ["squad"] and "context" not in fields.required:
     raise InputError(
-      f"{files[0]} is read as SQuAD's JSON, for the task squad. For others give .jsonl, "
-      "one object a line."
+      f"{files[0]} is read as SQuAD's JSON, for the task squad. Give .jsonl."
     )
   if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
@@ -201,8 +165,7 @@ def _kind(path: pathlib.Path) -> str:
     return "text"
   if suffix not in _SUFFIXES:
     raise InputError(
-      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename it to "
-      ".txt if it is plain text, or convert it."
+      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Convert it."
     )
   if _SUFFIXES[suffix] == "table" and suffix != path.suffix.lower():
     raise InputError(
@@ -221,21 +184,14 @@ def _split_of(spec: str) -> tuple[str, str]:
 def _find_files(spec: str) -> list[pathlib.Path]:
   name, split = _split_of(spec)
   path = pathlib.Path(name)
-  try:
-    if path.is_dir():
-      return _files_of_folder(path, split)
-    if path.is_file():
-      files = [path]
-    else:
-      # A pattern such as **/**/*.txt finds a file several times.
-      paths = set(map(pathlib.Path, glob.glob(name, recursive=True)))
-      files = sorted(path for path in paths if path.is_file())
-  except OSError as error:
-    raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
+  if path.is_dir():
+    return _files_of_folder(path, split)
+  # A pattern such as **/**/*.txt finds a file several times.
+  found = [name] if path.is_file() else set(glob.glob(name, recursive=True))
+  files = sorted(path for path in map(pathlib.Path, found) if path.is_file())
   if not files:
     raise InputError(
-      f"There is no data source {name[:200]!r}; expected a file, a folder, a glob that "
-      "matches at least one file, 'stdlib', 'stdlib:FOLDER' or 'tfds:NAME'."
+      f"There is no data source {name!r}; expected a file, folder, glob or tfds:NAME."
     )
   if split:
     raise InputError(f"{name} has no splits; found #{split}. Leave it out.")
@@ -248,8 +204,7 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     split = split or "train"
     if split not in names:
       raise InputError(
-        f"{folder} has no split {split!r}; found {', '.join(names) or 'none'}. Name one: "
-        f"{folder}#SPLIT."
+        f"{folder} has no split {split!r}; found {', '.join(names) or 'none'}. Name one."
       )
     folder, split = folder / split, ""
   if split:
@@ -268,8 +223,7 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
   data = [path for path in files if compressed.plain_suffix(path) != ".json"] or files
   if not data:
     raise InputError(
-      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Name other text "
-      "files with a glob, such as 'FOLDER/*.md'."
+      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Use a glob."
     )
   return data
 

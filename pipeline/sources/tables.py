@@ -37,10 +37,7 @@ def check(path: pathlib.Path, fields: DocumentFields):
   schema, _ = _open(path, fields)
   for column in map(fields.column, fields.names):
     if schema.names.count(column) > 1:
-      raise InputError(
-        f"{path} has {schema.names.count(column)} columns {column!r}; expected one. Rename "
-        "the others."
-      )
+      raise InputError(f"{path} has several columns {column!r}. Rename the others.")
   for field in fields.required:
     column = fields.column(field)
     if column not in schema.names:
@@ -49,27 +46,12 @@ def check(path: pathlib.Path, fields: DocumentFields):
     kind = schema.field(column).type
     if field == "text" and not _is_text(kind):
       raise InputError(
-        f"Column {column!r} of {path} is {kind}; expected text. For lists of tokens use "
-        f'the task tokens with columns "input_ids={column}".'
+        f"Column {column!r} of {path} is {kind}; expected text, or the task tokens."
       )
     if field == "input_ids" and not _is_tokens(kind):
       raise InputError(
-        f"Column {column!r} of {path} is {kind}; expected lists of integers. For text use "
-        "another task."
+        f"Column {column!r} of {path} is {kind}; expected lists of integers."
       )
-
-
-def num_records(path: pathlib.Path) -> int:
-  """Records of a Parquet or Arrow file, from its metadata; 0 if it is damaged.
-
-  Reading a damaged file raises the error.
-  """
-  try:
-    if path.suffix.lower() == ".parquet":
-      return pa.parquet.read_metadata(path).num_rows
-    return sum(map(len, open_arrow(path, columns=[0])[1]))
-  except (pa.ArrowInvalid, OSError):
-    return 0
 
 
 def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
@@ -88,13 +70,11 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
       number += 1
   except UnicodeDecodeError as error:
     raise InputError(
-      f"{path}: record {number} or one of the {_RECORDS} after it is not UTF-8 "
-      f"({error.reason}). Expected text; re-encode the file."
+      f"{path}: record {number} or one after it is not UTF-8 ({error.reason}). Convert it."
     ) from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). "
-      "Download or write it again."
+      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). Restore it."
     ) from error
 
 
@@ -127,8 +107,8 @@ def _open(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]
     return schema, lambda names: _records_of(batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). "
-      "Download or write it again, or leave it out."
+      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). Replace "
+      "it."
     ) from error
 
 
@@ -159,8 +139,7 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
     for number, (_, cells) in enumerate(records):
       if len(cells) != len(names):
         raise InputError(
-          f"{path}: record {number} has {len(cells)} columns; expected {len(names)}, as in "
-          "the first line."
+          f"{path}: record {number} has {len(cells)} columns; expected {len(names)}."
         )
       values = dict(zip(names, cells, strict=True))
       yield {column: values[column] for column in columns}
@@ -187,8 +166,7 @@ def _is_quoted(path: pathlib.Path) -> bool:
   if several:
     first, last = several[0]
     raise InputError(
-      f"{path}, line {first}: a field in quotes ends in line {last}; expected each record "
-      "on one line. If the quotes are text, write the file as .jsonl or .csv."
+      f"{path}, line {first}: a field in quotes ends in line {last}. Use .csv."
     )
   return True
 
@@ -216,25 +194,17 @@ def _cells(
         yield (first, last), cells
   except csv.Error as error:
     raise InputError(
-      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Expected a "
-      "quoted field to end with a quote, and quotes inside it doubled. Write it with csv "
-      "or pandas in Python, or as .jsonl."
+      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Write it with "
+      "csv or pandas in Python, or as .jsonl."
     ) from error
 
 
 def _is_text(kind: pa.DataType) -> bool:
   if pa.types.is_dictionary(kind):
     kind = kind.value_type
-  texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-  return any(is_text(kind) for is_text in texts)
+  return str(kind) in ("string", "large_string", "string_view")
 
 
 def _is_tokens(kind: pa.DataType) -> bool:
-  lists = (
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_list_view,
-    pa.types.is_large_list_view,
-    pa.types.is_fixed_size_list,
-  )
-  return any(is_list(kind) for is_list in lists) and pa.types.is_integer(kind.value_type)
+  of = getattr(kind, "value_type", None)  # of lists of any kind
+  return of is not None and pa.types.is_integer(of) and not pa.types.is_dictionary(kind)

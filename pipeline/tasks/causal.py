@@ -7,7 +7,7 @@ from typing import Any
 
 from packing import InputError
 from packing.errors import short_repr
-from pipeline.sources.document import Document
+from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import StoredSequence
 from pipeline.tasks.encoder import Encoder
@@ -22,15 +22,9 @@ def text_of(document: Document) -> str:
   """
   if "sentences" in document.fields:
     return " ".join(document.fields["sentences"])
-  text = document.fields["text"]
-  if text is None:
+  if document.fields["text"] is None:
     return ""
-  if not isinstance(text, str):
-    raise InputError(
-      f"{document.where}: text is {short_repr(text)}; expected a string. Name another "
-      'column with columns "text=NAME".'
-    )
-  return text
+  return text_in(document, "text")
 
 
 def text_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
@@ -130,8 +124,7 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
   for place, token in enumerate(ids):
     if not 0 <= token < size:
       raise InputError(
-        f"{where}: token {place} is {token}; {tokenizer.path.name} has the ids 0 to "
-        f"{size - 1}. Give the vocabulary that the tokens were made with."
+        f"{where}: token {place} is {token}; the vocabulary has the ids 0 to {size - 1}."
       )
   if (mask := document.fields.get("attention_mask")) is not None:
     return _marked(mask, len(ids), where)
@@ -143,9 +136,7 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
     end -= 1
   if padding in ids[:end]:
     raise InputError(
-      f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding; "
-      "expected padding at the end only. Remove it, or give an attention_mask, or the "
-      "vocabulary that the tokens were made with."
+      f"{where}: token {ids.index(padding)} of {end} is padding. Give an attention_mask."
     )
   return slice(0, end)
 
@@ -159,8 +150,8 @@ def _marked(mask: Any, length: int, where: str) -> slice | None:
     if 0 not in mask[start : start + ones]:
       return slice(start, start + ones)
   raise InputError(
-    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, ones for "
-    "tokens and zeros for padding before or after them."
+    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, the ones "
+    "together."
   )
 
 
@@ -168,13 +159,11 @@ def _first_type_length(document: Document, kept: slice) -> int:
   types, length = document.fields.get("token_type_ids"), kept.stop - kept.start
   if types is None:
     return length
-  if not isinstance(types, list) or len(types) < kept.stop:
-    expected = f"{kept.stop} numbers, one for each token"
-  else:
-    ones = types[kept].count(1)
-    if types[kept] == [0] * (length - ones) + [1] * ones:
-      return length - ones
-    expected = "zeros and then ones"
-  raise InputError(
-    f"{document.where}: token_type_ids is {short_repr(types)}; expected {expected}."
-  )
+  inside = types[kept] if isinstance(types, list) else []
+  ones = inside.count(1)
+  if inside != [0] * (length - ones) + [1] * ones:
+    raise InputError(
+      f"{document.where}: token_type_ids is {short_repr(types)}; expected {length} "
+      "numbers, zeros and then ones."
+    )
+  return length - ones

@@ -14,7 +14,7 @@ import numpy as np
 from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document import Document
+from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import StoredSequence
 from pipeline.tasks.encoder import Encoder
@@ -122,12 +122,7 @@ def sentences(document: Document, settings: DatasetSettings) -> list[str]:
   fields, _ = fields_and_labels(settings)
   if fields == OWN and not document.fields.get(OWN[1]):
     fields = fields[:1]
-  for field in fields:
-    if not isinstance(value := document.fields[field], str):
-      raise InputError(
-        f"{document.where}: {field} is {short_repr(value)}; expected a sentence."
-      )
-  return [document.fields[field] for field in fields]
+  return [text_in(document, field) for field in fields]
 
 
 def shorten(parts: list[list[int]], most: int):
@@ -172,8 +167,7 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
     if number is not None and abs(number) <= _LARGEST:
       return float(number)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}; expected a number that fits in 32 "
-      "bits."
+      f"{document.where}: label is {short_repr(value)}; expected a 32-bit number."
     )
   if isinstance(value, str) and value in labels:
     return labels.index(value)
@@ -187,8 +181,7 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
   if any(named):
     same = ", ".join(name for name, found in zip(labels, named, strict=True) if found)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}, which may be any of the classes "
-      f"{same}. Write the classes as text, exactly as they are named."
+      f"{document.where}: label is {short_repr(value)}, which may be any of {same}."
     )
   # If class names are numbers, labels match by value, never by index. If they are true and
   # false, 1 would mean both.

@@ -12,7 +12,7 @@ import numpy as np
 from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document import Document
+from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks.encoder import Encoder
 
@@ -66,8 +66,7 @@ def limits(max_sequence_length: int) -> tuple[int, int]:
 def texts(document: Document, settings: DatasetSettings) -> list[str]:
   """The texts to learn a vocabulary from."""
   del settings
-  _check_texts(document)
-  return [document.fields["question"], document.fields["context"]]
+  return [text_in(document, field) for field in ("question", "context")]
 
 
 def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Window]:
@@ -87,11 +86,10 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Windo
   for document in shard.documents:
     if (name := str(document.fields["id"])) in seen:
       raise InputError(
-        f"{document.where}: the id {short_repr(name)} belongs to an earlier question; "
-        "expected a different id for each."
+        f"{document.where}: the id {short_repr(name)} occurs twice. Make ids differ."
       )
     seen.add(name)
-    _check_texts(document)
+    texts(document, encoder.settings)  # raises
     yield from _windows(document, *_answers(document), encoder)
 
 
@@ -104,7 +102,6 @@ def unlabelled_sequences(
     InputError: a field is invalid; or a context is too long, if the settings forbid it.
   """
   for document in documents:
-    _check_texts(document)
     yield document, list(_windows(document, [], None, encoder))
 
 
@@ -123,8 +120,9 @@ def _windows(
     encoder: how to make sequences.
   """
   settings, tokenizer, tally = encoder.settings, encoder.tokenizer, encoder.tally
-  context, name = document.fields["context"], str(document.fields["id"])
-  (question,) = tokenizer.encode([document.fields["question"]])
+  asked, context = texts(document, settings)
+  name = str(document.fields["id"])
+  (question,) = tokenizer.encode([asked])
   longest, stride = limits(settings.max_sequence_length)
   if len(question) > longest:
     tally["truncated_questions"] += 1
@@ -168,14 +166,6 @@ def _windows(
     start += stride
 
 
-def _check_texts(document: Document):
-  for field in ("question", "context"):
-    if not isinstance(value := document.fields[field], str):
-      raise InputError(
-        f"{document.where}: {field} is {short_repr(value)}; expected a text."
-      )
-
-
 def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
   """All answers, and where the first one starts and ends, in characters."""
   where, given = document.where, document.fields["answers"]
@@ -186,23 +176,21 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
     start = int(given["answer_start"][0]) if answers else 0
   except (TypeError, LookupError, ValueError, OverflowError) as error:
     raise InputError(
-      f"{where}: answers is {short_repr(given)}; expected "
-      '{"text": [...], "answer_start": [...]}.'
+      f'{where}: answers is {short_repr(given)}; expected {{"text": [...], "answer_start": '
+      "[...]}}."
     ) from error
   if not answers:
     return [], None
   answer = answers[0]
   if not answer.strip():
     raise InputError(
-      f"{where}: the answer is {short_repr(answer)}; expected words of the context. Give "
-      "one, or an empty list of answers if there is none."
+      f"{where}: the answer is {short_repr(answer)}; expected words, or an empty list."
     )
   text = document.fields["context"][start : start + len(answer)]
   if start < 0 or text != answer:
     raise InputError(
-      f"{where}: expected the answer {short_repr(answer)} at character {start} of the "
-      f"context; found {short_repr(text)}. Correct answer_start, or leave the question "
-      "out."
+      f"{where}: the answer {short_repr(answer)} is not at {start}; found "
+      f"{short_repr(text)}."
     )
   return answers, (start, start + len(answer))
 
@@ -246,8 +234,8 @@ def start_and_end(
     expected = len(window["input_ids"]), 2
     if np.shape(output) != expected or not np.isfinite(output).all():
       raise ValueError(
-        f"The output for a window of question {window['example_id']} has the shape "
-        f"{np.shape(output)}; expected {expected} and finite numbers."
+        f"The output for question {window['example_id']} has the shape {np.shape(output)}; "
+        f"expected {expected}."
       )
   return [output[:, 0] for output in outputs], [output[:, 1] for output in outputs]
 

@@ -1,7 +1,6 @@
 """Preparations that are killed, run out of disk, meet each other or find damage."""
 
 import contextlib
-import errno
 import os
 import resource
 import shutil
@@ -14,14 +13,12 @@ import time
 import pytest
 
 import packing
-from packing.files import whole_path
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset
-from pipeline.preparation import beam, shard_files, workers
+from pipeline.preparation import shard_files, workers
 from pipeline.preparation import write as writing
 from pipeline.preparation.prepare import prepare
 from pipeline.preparation.shard_files import ShardWork, write_shard
-from pipeline.sources import textfiles
 from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from tests import forked
@@ -93,19 +90,6 @@ def test_two_processes_make_one_dataset(corpus, reference, tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-def test_a_file_gets_its_name_when_it_is_whole_and_on_disk(tmp_path, monkeypatch):
-  synced = []
-  monkeypatch.setattr(os, "fsync", lambda _: synced.append(list(tmp_path.glob("[!.]*"))))
-  with contextlib.suppress(OSError), whole_path(tmp_path / "a") as partial:
-    partial.write_text("half")
-    raise OSError("The disk is full")
-  assert not list(tmp_path.iterdir())
-  with whole_path(tmp_path / "a") as partial:
-    partial.write_text("whole")
-  assert synced == [[]]  # once, before it had its name
-  assert contents(tmp_path) == {"a": b"whole"}
-
-
 def count_shards(patch, *, fails_at=None) -> list:
   """The shards written from now on; the disk is full at one of them."""
   write, calls = shard_files.write_sequences, []
@@ -169,28 +153,6 @@ def test_files_of_the_same_size_with_other_content_start_clean(corpus, tmp_path,
   assert_as_prepared_anew(tmp_path / "d", chosen)
 
 
-def test_a_source_that_cannot_be_read_for_a_while_leaves_what_is_written(
-  corpus, reference, tmp_path, monkeypatch
-):
-  open_binary = textfiles.open_binary
-
-  def failing(path):
-    if path.name == "2.txt":
-      raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-    return open_binary(path)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(textfiles, "open_binary", failing)
-    with pytest.raises(packing.InputError, match=r"2\.txt: Input/output error"):
-      prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  left = len(list((tmp_path / ".d.partial").glob("*/*.summary.json")))
-  written = count_shards(monkeypatch)
-  dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
-  assert left > 2
-  assert len(written) == sum(map(len, dataset.manifest["shards"].values())) - left
-  assert contents(tmp_path / "d") == contents(reference.directory)
-
-
 def test_a_worker_that_starts_while_the_work_fails_ends_too(corpus, tmp_path, monkeypatch):
   begun, started, start = threading.Event(), [], workers._start
 
@@ -244,15 +206,19 @@ def test_a_source_that_vanishes_is_named_and_can_come_back(
   args = [*arguments(corpus, tmp_path / "d"), f"--source={source}"]
   with monkeypatch.context() as patch:
     patch.setattr(writing, "write_dataset", vanish)
-    assert main(args) == 1
-  (error,) = capsys.readouterr().err.splitlines()
+    assert main(args) == 2
+  *_, error = capsys.readouterr().err.splitlines()
   assert error.startswith("error: ")
   assert "No such file" in error
   assert str(source / "2.txt") in error
+  left = len(list((tmp_path / ".d.partial").glob("*/*.summary.json")))
   shutil.copy2(corpus / "2.txt", source)
-  assert main(args) == 0
+  written = count_shards(monkeypatch)
+  assert main([*args, "--workers=1"]) == 0
   dataset = open_dataset(tmp_path / "d")
   assert dataset.manifest["sha256"] == reference.manifest["sha256"]
+  assert len(written) == sum(map(len, dataset.manifest["shards"].values())) - left
+  assert left > 2
   assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "in"]
 
 
@@ -318,15 +284,3 @@ def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(corpus, reference, 
     damage(path, how)
     with pytest.raises(packing.InputError, match=rf"{path.name} is missing or was alter"):
       open_dataset(dataset.directory)
-
-
-def test_a_beam_worker_writes_only_missing_shards(corpus, tmp_path):
-  options = settings(corpus), str(corpus / "vocab"), str(tmp_path)
-  path = tmp_path / f"{SHARD.name}.arrow"
-  inodes = []
-  for _ in range(3):
-    beam._write(SHARD, *options)
-    inodes.append(path.stat().st_ino)
-    if len(inodes) == 2:
-      damage(path, "cut")
-  assert inodes[0] == inodes[1] != inodes[2]

@@ -54,14 +54,13 @@ def test_tokens_are_not_changed(make):
 @pytest.mark.parametrize(
   ("row", "message"),
   [
-    ({"input_ids": [5, 99]}, r"token 1 is 99; vocab\.txt has the ids 0 to 28"),
-    ({"input_ids": [5, 0, 6, 0]}, r"token 1 of 3 is 0, which is padding"),
+    ({"input_ids": [5, 99]}, r"token 1 is 99; the vocabulary has the ids 0 to 28"),
+    ({"input_ids": [5, 0, 6, 0]}, r"token 1 of 3 is padding"),
     ({"input_ids": [5, 0.5]}, r"expected a list of integers"),
     ({"input_ids": [5, 6], "token_type_ids": [1, 0]}, r"zeros and then ones"),
-    ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers"),
+    ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers, zeros and"),
     ({"input_ids": [5] * 17}, r"A sequence has 17 tokens; expected at most 16"),
     ({"input_ids": [5], "label": "x"}, r"label is 'x'; expected a 32-bit int"),
-    ({"input_ids": [5], "label": ""}, r"label is ''; expected a 32-bit int"),
     ({"input_ids": [5], "label": 3_000_000_000}, r"label is 3000000000; expected a 32-b"),
   ],
 )
@@ -114,8 +113,6 @@ def test_documents_are_whole_as_far_as_they_fit(make):
     ]
   assert (dataset.train.first_type_lengths == dataset.train.lengths).all()
   assert dataset.manifest["counts"]["train"]["too_long"] == 1
-  with pytest.raises(InputError, match=r"line 2: A sequence has 10 tokens; .* most 7"):
-    make("documents", rows, max_sequence_length=9, too_long="error")
   long = make("documents", rows, min_words=3)
   assert len(long.train) == 2
 
@@ -157,12 +154,6 @@ def test_sentences_cross_documents_in_training_alone(make, tmp_path):
   apart = make("sentences", rows, max_sequence_length=11)
   assert tokens(dataset.held_out) == tokens(apart.train)
   assert len(apart.train) == 4
-
-
-def test_a_sentence_of_pretraining_leaves_room_for_another(make):
-  rows = [{"text": "a b c d e f g h i j a b c d e."}]
-  with pytest.raises(InputError, match=r"A sentence has 16 tokens; expected at most 12"):
-    make("pretraining", rows, too_long="error")
 
 
 def test_each_document_is_cut_dupe_factor_times_differently(make):
@@ -216,7 +207,7 @@ def test_an_attention_mask_says_what_is_padding(make):
   assert sequences(store) == [[7, 8, 0], [9, 5], [6]]
   assert store.first_type_lengths.tolist() == [3, 1, 1]
   for mask in ([1, 0, 1], [1, 1], [1, 1, 2], [[1], 1, 1], "111"):
-    with pytest.raises(InputError, match=r"expected 3 numbers, ones for tokens and zeros"):
+    with pytest.raises(InputError, match=r"expected 3 numbers, the ones together"):
       make("tokens", [{"input_ids": [5, 6, 7], "attention_mask": mask}])
 
 
