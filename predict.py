@@ -40,9 +40,14 @@ import tqdm
 import model
 import packing
 import pipeline
+from launch import computation, workdir
+from launch.command import MISTAKES
+from launch.computation import Computation
+from launch.data import settings_of
 from model import attention, hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from packing import InputError
+from packing.commands.program import Parser
 from packing.errors import check_integer, short_repr
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
@@ -62,12 +67,8 @@ from pipeline.prediction.of_model import (
 )
 from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
-from training import computation, evaluation
-from training.command import Parser
-from training.computation import Computation
-from training.errors import ConfigError
+from training import evaluation
 from training.mesh import make_mesh, replicated
-from training.record import saved_config, workdir
 from training.step import ModelProgram
 
 _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
@@ -110,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError, ValueError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
-  except (InputError, ConfigError, weights.WeightsError, model.AttentionError) as error:
+  except MISTAKES as error:
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     return 2
   except OSError as error:
@@ -326,7 +327,7 @@ def open_model(options: argparse.Namespace) -> Opened:
   folder = pathlib.Path(options.folder)
   run_config, used = None, ""
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
-    run_config = saved_config.get_config(str(folder))
+    run_config = workdir.get_config(str(folder))
     step, why = weights.choose_step(folder, options.step)
     used = f"step {step} of {folder} ({why})"
   else:
@@ -360,7 +361,7 @@ def open_model(options: argparse.Namespace) -> Opened:
   settings = settings_to_read(
     options.input,
     "" if options.embed else stored.head,
-    trained_on=pipeline.settings_of(run_config.data) if run_config else None,
+    trained_on=settings_of(run_config.data) if run_config else None,
     task=options.task,
     changes={name: getattr(options, name) for name in _READING}
     | {"max_sequence_length": longest},

@@ -51,7 +51,7 @@ from benchmarks.accelerator_steps import Case, Change, Pace
 from benchmarks.command import add, make_parser, run, some_of, write
 from benchmarks.small_bert import machine_and_device
 from benchmarks.trace import name_operations
-from training.record.flops import peak_of
+from launch.record.flops import peak_of
 
 CASES = (
   Case("base", 512, 64, 100),

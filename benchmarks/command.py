@@ -13,8 +13,8 @@ import jax
 import packing
 from model import SIZES
 from model.files import write_json
+from packing.commands.program import Parser, positive
 from training import memory
-from training.command import Parser, positive
 
 DTYPES = ("float32", "bfloat16")
 

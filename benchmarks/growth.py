@@ -24,9 +24,9 @@ from benchmarks import command, steps
 from benchmarks.small_bert import machine_and_device, make_program
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import record_table, table
+from launch.record.parameters import count_parameters
+from launch.record.progress import Progress
 from training.mesh import put_batch
-from training.record.parameters import count_parameters
-from training.record.progress import Progress
 
 
 class Shape(NamedTuple):

@@ -28,7 +28,7 @@ from benchmarks.command import add, add_picture, make_parser, run, write
 from benchmarks.machine import machine
 from benchmarks.packers import PACKERS, WORKLOADS, row_of
 from benchmarks.table import print_table
-from training.record.progress import Progress
+from launch.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPTHS = (2, 3, 4, 8, None)

@@ -30,11 +30,11 @@ from benchmarks import command, steps
 from benchmarks.small_bert import machine_and_device, make_config, make_optimizer
 from benchmarks.steps import quartiles, spread
 from benchmarks.table import print_table, record_table
+from launch.record.flops import peak_of, training_flops
 from model import IMPLEMENTATIONS, AttentionError, BertConfig, ModelConfig
 from model.attention import check
 from model.masks import pairs_within
 from training.mesh import make_mesh, put_batch
-from training.record.flops import peak_of, training_flops
 from training.step import TrainingProgram
 
 KINDS = ("packed", "unpacked")

@@ -13,11 +13,11 @@ import optax
 import scipy.stats
 
 from benchmarks.small_bert import VOCAB_SIZE
+from launch.record.compilations import CompilationCounter
+from launch.record.progress import Progress
 from model import IMPLEMENTATIONS, AttentionError, ModelConfig
 from model.attention import check
 from packing.testing import lay_out
-from training.record.compilations import CompilationCounter
-from training.record.progress import Progress
 from training.step import TrainingProgram
 
 Key = TypeVar("Key", bound=Hashable)

@@ -58,13 +58,13 @@ from benchmarks.training_tables import (
   split,
   way_table,
 )
+from launch.record.compilations import CompilationCounter
+from launch.record.progress import Progress
 from model import IMPLEMENTATIONS, BertConfig, EncoderConfig, hf
+from packing.commands.program import positive
 from pipeline.batches.packed import PackedBatch
-from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
-from training.record.compilations import CompilationCounter
-from training.record.progress import Progress
 from training.step import TrainingProgram
 
 NEEDED = ("torch", "transformers")  # packages of the peers

@@ -30,7 +30,7 @@ from experiments.lab import records, report
 from experiments.lab.exhibits import Exhibit
 from experiments.lab.statistics import judge
 from experiments.reproduce import PARTS
-from training.record.files import write_json, write_text
+from packing.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKING = "docs/reproduction"

@@ -19,8 +19,9 @@ import time
 from benchmarks.command import some_of
 from experiments.lab import command, report
 from experiments.lab import part as lab
-from training.command import Stopped, positive
-from training.record.files import write_text
+from packing.commands.program import positive
+from packing.files import write_text
+from training.errors import Stopped
 
 # In the order of the report: the name of each part, and its module in packing_paper.
 PARTS = {

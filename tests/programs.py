@@ -33,8 +33,8 @@ READ_ONLY_CACHE = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9"}
 
 def link_checkout(folder):
   """Links all that the programs need from a folder, to run them there."""
-  names = "train.py eval.py predict.py configs experiments model packing pipeline training"
-  for name in names.split():
+  names = "train.py eval.py predict.py configs experiments launch model packing pipeline"
+  for name in [*names.split(), "training"]:
     (folder / name).symlink_to(ROOT / name)
 
 

@@ -8,12 +8,12 @@ import pytest
 
 import packing
 import pipeline
+from launch.record.parameters import parameters_digest
 from model import weights
 from model.__main__ import main as model_command
 from pipeline.dataset import open_dataset
 from tests import forked, prepared, programs
 from tests.programs import ROOT, STEPS, fields, lines_of, run, succeed, summary_of
-from training.record.parameters import parameters_digest
 
 
 def test_a_run_leaves_everything_that_the_contract_names(finished):

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ Batches = Iterable[Mapping[str, np.ndarray]]
 Score = Callable[[Sequence[np.ndarray]], dict[str, float]]
 
 
-class HeldOut(Protocol):
+class HeldOut(NamedTuple):
   """A set of sequences to evaluate on.
 
   Attributes:
@@ -38,14 +38,10 @@ class HeldOut(Protocol):
     prefix: the beginning of the names of its metrics.
   """
 
-  @property
-  def batches(self) -> Callable[[], Batches]: ...
-  @property
-  def num_batches(self) -> int: ...
-  @property
-  def score(self) -> Score | None: ...
-  @property
-  def prefix(self) -> str: ...
+  batches: Callable[[], Batches]
+  num_batches: int
+  score: Score | None
+  prefix: str
 
 
 def evaluate(

@@ -20,8 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import multihost
 
-from training.command import Stopped
-from training.errors import ConfigError
+from training.errors import ConfigError, Stopped
 from training.stopping import signals
 
 _COORDINATOR = flags.DEFINE_string(

@@ -48,7 +48,7 @@ from experiments.packing_paper.curves.tables import (
   named,
   table,
 )
-from training.command import positive
+from packing.commands.program import positive
 
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
 SIMILARITY = "stsb"  # the task whose labels embeddings are compared with

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-import pipeline
 from benchmarks.command import some_of
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import (
@@ -38,12 +37,13 @@ from experiments.lab import command, real_data, report
 from experiments.lab.exhibits import Exhibit, Statement, judged
 from experiments.lab.part import Part
 from experiments.lab.statistics import mean_and_sd, same_score
+from launch.data import make_held_out, prepare_dataset
+from launch.sweep.file import Run, make_sweep
 from model import weights
-from training.command import positive
+from packing.commands.program import positive
 from training.evaluation import predict
 from training.mesh import make_mesh
 from training.step import ModelProgram
-from training.sweep.file import Run, make_sweep
 
 SEEDS = 5  # of each arm; the first is 1
 ARMS: dict[str, dict[str, Any]] = {
@@ -125,12 +125,12 @@ def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
   stored = weights.open_folder(folder)
   program = ModelProgram(stored.config, mesh=make_mesh(1), head=stored.head)
   params = stored.load()
-  dataset = pipeline.prepare_dataset(config)
+  dataset = prepare_dataset(config)
   logits = []
   for algorithm in (config.packing.algorithm, "none"):
     changed = config.copy_and_resolve_references()
     changed.packing.algorithm = algorithm
-    (held_out, *_) = pipeline.make_held_out(changed, dataset)
+    (held_out, *_) = make_held_out(changed, dataset)
     logits.append(predict(program, params, held_out.batches()).logits)
   return Same(
     len(logits[0]),

@@ -13,10 +13,11 @@ from typing import Any
 from experiments.lab import part as lab
 from experiments.lab import real_data, report
 from experiments.lab.part import MISTAKES, Maker, Part
+from launch.sweep.jobs import cores
+from packing.commands.program import Parser, positive
+from packing.files import write_json, write_text
 from training import memory
-from training.command import Parser, Stopped, positive
-from training.record.files import write_json, write_text
-from training.sweep.jobs import cores
+from training.errors import Stopped
 
 
 def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:

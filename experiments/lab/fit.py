@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from training.command import Stopped
+from launch.record.progress import Progress
+from training.errors import Stopped
 from training.mesh import put_batch
-from training.record.progress import Progress
 from training.step import State, TrainingProgram
 
 

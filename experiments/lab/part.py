@@ -16,8 +16,8 @@ from experiments.lab.exhibits import Agreement, Exhibit, Value
 from experiments.lab.real_data import VARIABLE
 from model.weights import WeightsError
 from packing import InputError
+from packing.files import write_json, write_text
 from training.errors import ConfigError
-from training.record.files import write_json, write_text
 
 # What a part raises if its input is wrong.
 MISTAKES = (InputError, ConfigError, WeightsError, OSError)

@@ -17,7 +17,7 @@ import scipy
 import packing
 from experiments.lab import records
 from experiments.lab.part import Part
-from training.record.files import write_json
+from packing.files import write_json
 
 
 def cached_plan(

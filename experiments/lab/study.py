@@ -16,20 +16,20 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-import packing
 import pipeline
 from benchmarks.small_bert import machine_and_device
 from experiments.lab import records
 from experiments.lab.streams import BATCHES, ONE_A_ROW
+from launch import command
+from launch.data import prepare_dataset
+from launch.rules import validate
+from launch.sweep import jobs
+from launch.sweep.file import Run, make_sweep
+from launch.sweep.jobs import Task
 from model import weights
-from training import command, memory
-from training.command import Stopped
-from training.config.rules import validate
-from training.errors import ConfigError
-from training.record.files import write_json
-from training.sweep import jobs
-from training.sweep.file import Run, make_sweep
-from training.sweep.jobs import Task
+from packing.files import write_json
+from training import memory
+from training.errors import ConfigError, Stopped
 
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
@@ -211,7 +211,7 @@ def prepare_data(runs: Iterable[Run]):
   """
   configs = {json.dumps(run.config.data.to_dict()): run.config for run in runs}
   for config in configs.values():
-    pipeline.prepare_dataset(config)
+    prepare_dataset(config)
 
 
 def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
@@ -326,9 +326,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     path = pathlib.Path(out.value)
     arm = Arm(name.value, {}, batches.value, keep.value)
     chosen = config.value.copy_and_resolve_references()
-    validate(
-      chosen, algorithms=pipeline.ALGORITHMS, tasks=pipeline.TASK_HEADS, num_devices=1
-    )
+    validate(chosen, num_devices=1)
     if pipeline.TASK_HEADS[chosen.data.task] != head:
       tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
       raise ConfigError(
@@ -345,4 +343,4 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
       write_json(path, known_by | result)
     print(f"written to {path}")
 
-  command.run(main, mistakes=(packing.InputError, ConfigError))
+  command.run(main)

@@ -28,11 +28,11 @@ from experiments.load_balance.cost import Coefficients, Measurement
 from experiments.load_balance.simulation import Lengths, draw
 from experiments.load_balance.together import compare, run_together, time_together, use_cpu
 from experiments.load_balance.ways import UNPADDING
+from launch.record.parameters import count_parameters
+from launch.sweep.jobs import cores
 from model import losses
 from training.mesh import put_batch
-from training.record.parameters import count_parameters
 from training.step import TrainingProgram
-from training.sweep.jobs import cores
 
 # By whether it is quick.
 SIZE = {False: "mini", True: "tiny"}  # of the BERT

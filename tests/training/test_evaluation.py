@@ -10,11 +10,11 @@ import pytest
 from matplotlib import colormaps, image
 from scipy.special import log_softmax
 
+from launch.record import plots, report, throughput
 from tests import packs
 from training.evaluation import evaluate, evaluate_causal, evaluate_pretraining
 from training.mesh import make_mesh
 from training.optimizer import lamb
-from training.record import plots, report, throughput
 from training.step import TrainingProgram
 
 # Rows of up to 13 tokens. No sequence has 7 to 9 tokens; those of one have no masked one.

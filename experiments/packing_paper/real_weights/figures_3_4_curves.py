@@ -25,7 +25,7 @@ from experiments.lab.part import Part
 from experiments.lab.study import Study
 from experiments.packing_paper.curves import ablation, claims
 from experiments.packing_paper.curves.arms import ARMS, lasting
-from training import init_from
+from launch import init_from
 
 WEIGHTS = "minilm-l6-h384"
 SEEDS = 4

@@ -21,11 +21,11 @@ from experiments.lab import part as lab
 from experiments.lab import records
 from experiments.lab.part import Part
 from experiments.lab.study import Arm, identity
+from packing.files import write_json
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
-from training.command import Stopped
-from training.record.files import write_json
+from training.errors import Stopped
 
 TINY = runs.Scale(tokens=64, epochs=3, size="tiny", vocab_size=400)
 STEPS = 1200  # of a made-up run of concat

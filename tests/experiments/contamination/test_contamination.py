@@ -21,8 +21,8 @@ from experiments.lab.part import Part
 from experiments.lab.streams import CUT
 from experiments.lab.study import Study
 from packing import InputError
+from packing.files import write_json
 from tests.experiments import encoders
-from training.record.files import write_json
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above the first; and its scores, in points.

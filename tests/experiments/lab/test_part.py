@@ -10,7 +10,7 @@ from experiments.lab.part import Part
 from experiments.lab.plans import cached_plan
 from experiments.packing_paper import table_4_strategies as strategies
 from packing import InputError
-from training.record.files import write_json
+from packing.files import write_json
 
 
 def test_a_number_agrees_if_it_rounds_to_the_printed_one():

@@ -18,18 +18,17 @@ from benchmarks.machine import machine
 from experiments.lab import streams, study
 from experiments.lab.paired_run import make_schedule
 from experiments.lab.study import Arm, Study
+from launch.sweep.jobs import Task
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
+from packing.files import write_json
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import forked, packs
 from tests.programs import ROOT
 from tests.stdlib_corpus import make_library
-from training.command import Stopped
-from training.errors import ConfigError
-from training.record.files import write_json
-from training.sweep.jobs import Task
+from training.errors import ConfigError, Stopped
 
 ROW_LENGTH = 31
 VOCAB_SIZE = 37

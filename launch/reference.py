@@ -1,0 +1,96 @@
+"""Writes the reference of the config fields, from `configs/base.py` and its comments.
+
+python -m launch.reference > docs/config.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from launch.fields import BASE, base_config, flat
+
+_HEAD = """# The fields of a config
+
+Written by `python -m launch.reference > docs/config.md`: the defaults and
+comments of `configs/base.py`. The other files in `configs/` change some of them, and any
+can be set on the command line, such as `--config.train.steps=400`. Unknown fields,
+wrong types and unusable values are refused before any work. Values at the start of a
+description are the alternatives to the default. What a run does with them:
+[training.md](training.md)."""
+_FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?")
+
+
+def comments(source: str) -> dict[str, str]:
+  """Reads each field's comments: those on the lines above it, then the one beside it.
+
+  Args:
+    source: the text of a config file.
+
+  Returns:
+    Comments by field, in the order of the file.
+
+  Example:
+    >>> comments("# In tokens.\\nconfig.data.length = 9  # or 8\\nconfig.seed = 0")
+    {'data.length': 'In tokens. or 8', 'seed': ''}
+  """
+  found: dict[str, str] = {}
+  above: list[str] = []
+  for line in source.splitlines():
+    if match := _FIELD.fullmatch(line):
+      found[match[1]] = " ".join(filter(None, [*above, match[2]]))
+      above = []
+    elif line.lstrip().startswith("# "):
+      above.append(line.lstrip().removeprefix("# "))
+    else:
+      above = []
+  return found
+
+
+def page(config: ConfigDict, descriptions: Mapping[str, str]) -> str:
+  """The page in Markdown: one table of the fields without a section, and one per section.
+
+  Args:
+    config: the config with the defaults.
+    descriptions: descriptions by field, in the order of the page.
+
+  Raises:
+    ValueError: a field has no description, or a description no field.
+  """
+  values = flat(config)
+  wrong = sorted(
+    {name for name in values if not descriptions.get(name)} | descriptions.keys() - values
+  )
+  if wrong:
+    raise ValueError(f"Expected a comment on each field of {BASE}; see {', '.join(wrong)}.")
+  parts = [_HEAD]
+  for section, names in itertools.groupby(
+    descriptions, key=lambda name: name.rpartition(".")[0]
+  ):
+    lines = [f"## {section}", ""] if section else []
+    lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
+    for name in names:
+      value = values[name]
+      default = f'"{value}"' if isinstance(value, str) else repr(value)
+      lines.append(
+        f"| `{name}` | {type(value).__name__} | `{default}` | {descriptions[name]} |"
+      )
+    parts.append("\n".join(lines))
+  return "\n\n".join(parts)
+
+
+def reference() -> str:
+  """The page of `configs/base.py`."""
+  return page(base_config(), comments(BASE.read_text()))
+
+
+if __name__ == "__main__":
+  argparse.ArgumentParser(
+    prog="python -m launch.reference",
+    description="Prints the reference of the config fields, docs/config.md.",
+  ).parse_args()
+  print(reference())
