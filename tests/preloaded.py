@@ -8,7 +8,7 @@ os.environ.setdefault("TQDM_MININTERVAL", "15")  # as programs set it; read at i
 import tensorboardX  # noqa: F401
 
 import launch.record.plots
-import launch.record.throughput
+import launch.record.throughput  # noqa: F401
 import training.checkpoint
 import training.evaluation
 import training.step  # noqa: F401

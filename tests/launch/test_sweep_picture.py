@@ -7,7 +7,7 @@ from matplotlib.colors import to_rgba
 from launch.record import plots as drawing
 from launch.sweep import __main__ as sweep
 from launch.sweep import picture as sweep_picture
-from tests.training import test_sweep
+from tests.launch import test_sweep
 from tests.training.test_evaluation import picture, share_of
 
 FIRST, SECOND = map(to_rgba, drawing.colours(2))
