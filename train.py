@@ -41,7 +41,7 @@ from launch.recipe import learning_rates, make_optimizer
 from launch.record import report, trackers
 from launch.record.compilations import CompilationCounter
 from launch.record.parameters import count_parameters, parameters_digest
-from launch.record.recorder import Profile, recording
+from launch.record.recorder import Profile, Recorder
 from launch.rules import validate
 from launch.run import Run, prepare
 from model import weights
@@ -175,7 +175,7 @@ def train(
   with contextlib.closing(run.batches()) as batches:
     state, step, saved = begin(run, program, checkpoints, batches)
     with (
-      recording(
+      Recorder(
         run.folder,
         config,
         learning_rates=learning_rates(config, run.recipe),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 import model
+from launch.data import PREPARED
 from launch.model_config import LAYER_SIZES, check_attention, family_of, model_config
 from model import hf, weights
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
@@ -35,15 +36,8 @@ _SHAPES = (
 )
 # Parameters that heads add to the encoder, in the order of computation.
 _HEAD = (
-  "mlm_transform",
-  "mlm_layer_norm",
-  "head",
-  "mlm_bias",
-  "pooler",
-  "nsp",
-  "classifier",
-  "token_classifier",
-  "answer",
+  *("mlm_transform", "mlm_layer_norm", "head", "mlm_bias", "pooler", "nsp"),
+  *("classifier", "token_classifier", "answer"),
 )
 
 
@@ -112,13 +106,12 @@ def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str)
     raise ConfigError(
       f"{_FIELD}={directory} does not have the sizes of "
       f"config.model.size={config.model.size}: {'; '.join(differences)}. Set "
-      f"--config.model.size to its size, one of {', '.join(type(expected).SIZES)}, or to "
-      "given, which accepts any sizes."
+      "--config.model.size=given, which accepts any sizes."
     )
   if isinstance(sizes, model.BertConfig) and sizes.type_vocab_size < 2:
     raise ConfigError(
-      f"{_FIELD}={directory} has type_vocab_size={sizes.type_vocab_size}; "
-      "expected 2 or more, for the two sentences of a sequence. Choose other weights."
+      f"{_FIELD}={directory} has type_vocab_size={sizes.type_vocab_size}; expected 2 or "
+      "more. Choose other weights."
     )
 
 
@@ -127,35 +120,28 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
   if stored.vocabulary is None:
     expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
     raise ConfigError(
-      f"{_FIELD}={stored.directory} has no vocabulary; expected {expected} there. Copy "
-      "into it the file that it was trained with."
+      f"{_FIELD}={stored.directory} has no vocabulary. Copy into it the {expected} that it "
+      "was trained with."
     )
   if not stored.vocabulary.lowercase and not stored.vocabulary.by_json:
     raise ConfigError(
-      f"{_FIELD}={stored.directory} is cased; expected an uncased model, since the "
-      "pipeline lowercases text. Choose other weights."
+      f"{_FIELD}={stored.directory} is cased; the pipeline lowercases text. Choose other "
+      "weights."
     )
   path = pathlib.Path(config.data.vocab_file)
   if config.data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
     raise ConfigError(
-      f"config.data.vocab_file is {str(path)!r}, which splits text as BERT does, but "
-      f"{_FIELD}={stored.directory} was trained with a {BYTE_LEVEL_FILES[0]}. "
-      f"{_remedy(stored)}"
+      f"config.data.vocab_file is {str(path)!r}, which splits text as BERT does, unlike "
+      f"the {BYTE_LEVEL_FILES[0]} of {_FIELD}={stored.directory}. {_remedy(stored)}"
     )
   if path.is_file():  # if it is gone, the dataset has a copy, which is checked later
     read = read_byte_level_tokens if path.suffix == ".json" else weights.read_tokens
     try:
       tokens = read(path)
-    except weights.WeightsError as error:
-      raise ConfigError(f"config.data.vocab_file: {error}") from error
-    except UnicodeDecodeError as error:
-      raise ConfigError(
-        f"config.data.vocab_file={path}: {error}. Expected a vocabulary in UTF-8."
-      ) from error
+    except (weights.WeightsError, UnicodeDecodeError) as error:
+      raise ConfigError(f"config.data.vocab_file={path}: {error}") from error
     check_vocabulary(stored, tokens, found_in=path)
-  elif (
-    config.data.source != "prepared" and not pathlib.Path(config.data.directory).exists()
-  ):
+  elif config.data.source != PREPARED and not pathlib.Path(config.data.directory).exists():
     raise ConfigError(
       f"{_FIELD}={stored.directory} has its own vocabulary, but this config would train a "
       f"new one for the dataset. {_remedy(stored)}"
@@ -182,28 +168,22 @@ def check_vocabulary(
   if tuple(tokens) != stored.vocabulary.tokens:
     raise ConfigError(
       f"The vocabulary of {found_in} ({len(tokens)} tokens) differs from that of "
-      f"{_FIELD}={stored.directory} ({len(stored.vocabulary.tokens)} tokens). "
-      f"{_remedy(stored)}"
+      f"{_FIELD}={stored.directory} ({len(stored.vocabulary.tokens)}). {_remedy(stored)}"
     )
 
 
 def _remedy(stored: weights.StoredModel) -> str:
-  own = stored.directory / BYTE_LEVEL_FILES[0]
   by_json = stored.vocabulary is not None and stored.vocabulary.by_json
-  if by_json and own.exists():
-    return f"Set --config.data.vocab_file={own} and another --config.data.directory."
-  if by_json or stored.head == "causal":
-    return (
-      f"Set --config.data.vocab_file to the {' or '.join(BYTE_LEVEL_FILES)} that it was "
-      "trained with, and another --config.data.directory."
-    )
-  path = stored.directory / weights.VOCABULARY
+  names = BYTE_LEVEL_FILES if by_json or stored.head == "causal" else [weights.VOCABULARY]
+  path = stored.directory / names[0]
   if path.exists():
     return f"Set --config.data.vocab_file={path} and another --config.data.directory."
+  if path.name == weights.VOCABULARY:
+    imported = f"python -m model import {stored.directory} --out FOLDER"
+    return f"It has no {path.name}: run {imported}, and use FOLDER and its {path.name}."
   return (
-    f"It has no {weights.VOCABULARY}: run python -m model import {stored.directory} --out "
-    "FOLDER, and use FOLDER in its place, with --config.data.vocab_file=FOLDER/vocab.txt "
-    "and another --config.data.directory."
+    f"Set --config.data.vocab_file to its {' or '.join(names)} and another "
+    "--config.data.directory."
   )
 
 

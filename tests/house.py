@@ -26,7 +26,7 @@ ROOMS = {
   "modern_bert gpt2 models files weights hf testing __main__",
   "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
   "evaluation",
-  "launch": "fields workdir command model_config computation init_from recipe plans data "
+  "launch": "fields workdir command model_config computation recipe plans data init_from "
   "rules reference record run summary sweep",
   "experiments": "lab finetuning load_balance packing_paper contamination atom_size "
   "reproduce publish",

@@ -1,16 +1,16 @@
-"""One context manager for everything that a training loop records about its steps."""
+"""Everything that a training loop records about its steps."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from launch.record.flops import Cost
@@ -18,24 +18,19 @@ from launch.record.metrics import Meter, MetricsLog
 from launch.record.progress import Progress
 from launch.record.report import sum_of_losses
 from launch.record.trackers import Trackers
-from launch.record.watch import Watch
+from packing.files import write_json
+from training.errors import Stopped
 from training.processes import is_first
 
+BAD_STEP = "bad_step.json"  # describes the step that stopped a run
+_SHOWN = 8  # sequence numbers in the message; the file lists all
 _FIRST_STEPS = 10  # steps that are not profiled, since they compile and warm up
 
 
-@contextlib.contextmanager
-def recording(
-  workdir: str | pathlib.Path,
-  config: ConfigDict,
-  *,
-  learning_rates: np.ndarray,
-  cost: Cost,
-  first_step: int,
-  saved: Mapping[str, Any],
-  trackers: Trackers,
-) -> Iterator[Recorder]:
-  """Opens the record of a run.
+class Recorder:
+  """Times, checks and logs the steps of a run; a context manager.
+
+  Each step's `finite` is checked one step late, so that the device never waits for it.
 
   Args:
     workdir: the run's folder.
@@ -43,34 +38,39 @@ def recording(
     learning_rates: float[steps]; the rate of each update of the run.
     cost: of a step.
     first_step: the step that the run resumes from.
-    saved: what `Recorder.state` returned at that step; empty at the start of a run.
+    saved: what `state` returned at that step; empty at the start of a run.
     trackers: the run's trackers, opened.
   """
-  steps, first = len(learning_rates), first_step
-  with (
-    MetricsLog(workdir, first_step=first, state=saved.get("log"), trackers=trackers) as log,
-    Progress("training", total=steps, done=first) as progress,
+
+  def __init__(
+    self,
+    workdir: str | pathlib.Path,
+    config: ConfigDict,
+    *,
+    learning_rates: np.ndarray,
+    cost: Cost,
+    first_step: int,
+    saved: Mapping[str, Any],
+    trackers: Trackers,
   ):
-    meter = Meter(
-      log.last_train_line,
-      cost=cost,
-      window=config.train.log_every,
-      state=saved.get("meter"),
-    )
-    bad = saved.get("bad_steps", 0)
-    watch = Watch(workdir, skips=config.train.skip_bad_steps, in_a_row=bad)
-    yield Recorder(log, meter, progress, watch, learning_rates)
+    self._bad_step = pathlib.Path(workdir) / BAD_STEP
+    self._skips, self._in_a_row = config.train.skip_bad_steps, saved.get("bad_steps", 0)
+    self._waiting: list[tuple[int, np.ndarray, Mapping]] = []  # steps to be checked
+    self._rates = learning_rates
+    log, window = saved.get("log"), config.train.log_every
+    self.log = MetricsLog(workdir, first_step=first_step, state=log, trackers=trackers)
+    last, state = self.log.last_train_line, saved.get("meter")
+    self.meter = Meter(last, cost=cost, window=window, state=state)
+    self._progress = Progress("training", total=len(learning_rates), done=first_step)
+    self._opened = contextlib.ExitStack()
 
+  def __enter__(self) -> Recorder:
+    self._opened.enter_context(self.log)
+    self._opened.enter_context(self._progress)
+    return self
 
-@dataclasses.dataclass(frozen=True)
-class Recorder:
-  """Times, checks and logs the steps of a run; made by `recording`."""
-
-  log: MetricsLog
-  meter: Meter
-  progress: Progress
-  watch: Watch
-  learning_rates: np.ndarray
+  def __exit__(self, *_):
+    self._opened.close()
 
   def end(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     """Records a step's sequences and metrics, and checks the previous step.
@@ -84,27 +84,34 @@ class Recorder:
       Stopped: the previous step was not finite, and may not be skipped.
     """
     self.meter.add(values)
-    self.watch.add(step, sequence_ids, values)
+    self._waiting.append((step, sequence_ids, values))
     self.check(except_newest=1)  # the newest step still runs
-    self.progress.update()
+    self._progress.update()
 
   def check(self, *, except_newest: int = 0):
     """Waits for the unchecked steps, and checks that they are finite.
+
+    Args:
+      except_newest: how many of the newest steps are left for later.
 
     Raises:
       Stopped: a step was not finite, and may not be skipped.
     """
     with self.meter.waiting_for("compute"):
-      self.watch.check(except_newest=except_newest)
+      while len(self._waiting) > except_newest:
+        step, sequence_ids, values = self._waiting.pop(0)
+        self._in_a_row = 0 if bool(values["finite"]) else self._in_a_row + 1
+        if self._in_a_row > self._skips:
+          self._stop(step, sequence_ids, values)
 
   def line(self, step: int, *, compilations: int):
     """Writes the means since the last line to `metrics.jsonl`."""
     self.check()
     line = self.meter.line(compilations=compilations)
     updates = step - int(line["skipped"])
-    line["learning_rate"] = float(self.learning_rates[max(updates - 1, 0)])
+    line["learning_rate"] = float(self._rates[max(updates - 1, 0)])
     self.log.train(step, line)
-    self.progress.line(step, line)
+    self._progress.line(step, line)
 
   def evaluation(self, step: int, result: Mapping):
     """Writes the result of an evaluation to `eval.jsonl`; `line` must come before it.
@@ -112,7 +119,11 @@ class Recorder:
     Raises:
       Stopped: a held-out loss is not finite.
     """
-    self.watch.check_evaluation(step, sum_of_losses(result))
+    if not np.isfinite(loss := sum_of_losses(result)):
+      raise Stopped(
+        f"The held-out loss is {loss} at step {step}. Earlier checkpoints are kept: try a "
+        "lower --config.optimizer.learning_rate in another --workdir."
+      )
     line = self.log.last_train_line
     trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
     self.log.evaluation(step, {**result, **trained})
@@ -122,8 +133,29 @@ class Recorder:
     return {
       "meter": self.meter.state(),
       "log": self.log.get_state(),
-      "bad_steps": self.watch.in_a_row,
+      "bad_steps": self._in_a_row,
     }
+
+  def _stop(self, step: int, sequence_ids: np.ndarray, values: Mapping):
+    if jax.process_count() > 1:
+      sequence_ids = multihost_utils.process_allgather(sequence_ids, tiled=True)
+    ids = sequence_ids[sequence_ids >= 0].tolist()
+    means = {
+      name: f"{float(total.mean):g}"
+      for name, total in values["found"].items()
+      if name.endswith(("_loss", "_norm"))
+    }
+    if is_first():
+      write_json(self._bad_step, {"step": step, "sequence_ids": ids, "values": means})
+    shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
+    numbers = ", ".join(f"{name} {value}" for name, value in means.items())
+    row = f", bad step number {self._in_a_row} in a row" if self._in_a_row > 1 else ""
+    skip = ", or skip such steps: --config.train.skip_bad_steps=5 --allow_changed_config"
+    raise Stopped(
+      f"Step {step} is not finite{row}: {numbers}. Its batch has the sequences {shown} "
+      f"({self._bad_step} lists all). Try a lower --config.optimizer.learning_rate in "
+      f"another --workdir{'' if self._skips else skip}."
+    )
 
 
 class Profile:

@@ -142,8 +142,8 @@ def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
   ("kind", "size", "message"),
   [
     ({}, "mini", r"num_layers is 2, expected 4.*--config\.model\.size"),
-    ({"tokens": None}, "tiny", r"has no vocabulary; expected vocab\.txt"),
-    ({"lowercase": False}, "tiny", "is cased; expected an uncased model"),
+    ({"tokens": None}, "tiny", r"has no vocabulary\. Copy into it the vocab\.txt"),
+    ({"lowercase": False}, "tiny", "is cased; the pipeline lowercases"),
     ({"type_vocab_size": 1}, "tiny", "type_vocab_size=1"),
     (None, "tiny", "init_from: Expected a Hugging Face directory"),
   ],
@@ -168,7 +168,7 @@ def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   with pytest.raises(ConfigError, match=r"of .*other\.txt \(11 tokens\) differs"):
     init_from.open_weights(config)
   other.write_bytes(b"[PAD]\n\xff\n")
-  with pytest.raises(ConfigError, match=r"other\.txt: .*Expected a vocabulary in UTF-8"):
+  with pytest.raises(ConfigError, match=r"other\.txt: .*utf-8"):
     init_from.open_weights(config)
 
   config = config_for(folder, vocab_file=False)
@@ -240,7 +240,7 @@ def test_a_tokenizer_that_is_not_word_piece_is_not_read_as_one(tmp_path):
   config = modern_config(tmp_path)
   remedy = rf"Set --config\.data\.vocab_file={tmp_path}/tokenizer\.json"
   config.data.vocab_file = str(tmp_path / "vocab.txt")
-  with pytest.raises(ConfigError, match=rf"splits text as BERT does, but .*{remedy}"):
+  with pytest.raises(ConfigError, match=rf"splits text as BERT does, unlike .*{remedy}"):
     init_from.open_weights(config)
   config.data.vocab_file = ""
   with pytest.raises(ConfigError, match=rf"would train a new.*{remedy}"):
@@ -358,8 +358,8 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
   [
     ({"positions": "alibi"}, 19, LETTERS, r"learned positions.*--config.model.positions=l"),
     ({}, 24, LETTERS, "has 23 positions, but config.data.max_sequence_length is 24"),
-    ({}, 19, (), r"no vocabulary; expected tokenizer\.json or vocab\.json"),
-    ({}, 19, LETTERS[::-1], r"differs from .*Set --config.data.vocab_file to the tok"),
+    ({}, 19, (), r"no vocabulary\. .* tokenizer\.json or vocab\.json"),
+    ({}, 19, LETTERS[::-1], r"differs from .*Set --config.data.vocab_file to its tok"),
   ],
 )
 def test_a_gpt2_that_cannot_be_gone_on_from_is_refused(

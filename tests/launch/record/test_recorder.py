@@ -10,7 +10,7 @@ from configs import base
 from launch.record import trackers as trackers_lib
 from launch.record.flops import Cost, Peak
 from launch.record.metrics import read_json_lines
-from launch.record.recorder import recording
+from launch.record.recorder import Recorder
 from model import losses
 from training.errors import Stopped
 
@@ -46,7 +46,7 @@ def record(
   place = {"first_step": first_step, "saved": saved or {}}
   with (
     trackers_lib.opened(folder, config) as tracked,
-    recording(
+    Recorder(
       folder, config, learning_rates=RATES, trackers=tracked, cost=cost, **place
     ) as recorder,
   ):
