@@ -39,7 +39,7 @@ from launch.rules import check_fields, validate
 from model import MODELS, weights
 from pipeline.tasks.table import TASK_HEADS
 from training import processes
-from training.errors import ConfigError
+from training.errors import ConfigError, Stopped
 from training.evaluation import evaluate, prediction_config
 from training.mesh import gather, make_mesh, replicated
 from training.step import ModelProgram
@@ -62,12 +62,8 @@ flags.mark_flag_as_required("config")
 # Fields that decide how a run computed, not what its weights are; another machine may
 # compute differently.
 _COMPUTATION_FIELDS = (
-  "model.attention_impl",
-  "model.remat",
-  "model.dtype",
-  "model.init_from",
-  "model.dropout_rate",
-  "model.attention_dropout_rate",
+  *("model.attention_impl", "model.remat", "model.dtype", "model.init_from"),
+  *("model.dropout_rate", "model.attention_dropout_rate"),
 )
 
 
@@ -104,13 +100,7 @@ def main():
   else:
     init_from.check_vocabulary(stored, dataset.vocabulary)
     init_from.check_labels(stored, dataset.labels)
-  held_out = make_held_out(
-    computed,
-    dataset,
-    plans=plans,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
-  )
+  held_out = make_held_out(computed, dataset, plans=plans)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
@@ -122,7 +112,7 @@ def main():
       over=progress.over,
     )
   if not math.isfinite(loss := report.sum_of_losses(result)):
-    raise command.Stopped(
+    raise Stopped(
       f"The held-out loss is {loss}; expected a finite number. Choose another "
       "checkpoint with --step, or compute with --config.model.dtype=float32."
     )

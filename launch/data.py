@@ -7,6 +7,7 @@ import functools
 import pathlib
 from collections.abc import Mapping
 
+import jax
 from ml_collections import ConfigDict
 
 import packing
@@ -143,16 +144,13 @@ def make_held_out(
   dataset: PreparedDataset,
   *,
   plans: Mapping[str, packing.Plan] | None = None,
-  process_index: int = 0,
-  process_count: int = 1,
 ) -> list[HeldOut]:
-  """The held-out sets that a run is evaluated on.
+  """The held-out sets that a run is evaluated on; of their rows, this process's.
 
   Args:
     config: of the run.
     dataset: its dataset.
     plans: from `read_plans`; missing plans are made.
-    process_index, process_count: this process's number and how many there are.
 
   Raises:
     InputError: nothing was held out.
@@ -167,7 +165,7 @@ def make_held_out(
     else:
       plan = (plans or {}).get(name)
       loader = make_loader(config, store, dataset.vocabulary, plan=plan)
-    loader = loader.for_process(process_index, process_count)
+    loader = loader.for_process(jax.process_index(), jax.process_count())
     has_score = task != "text" and not is_masked(task)
     sets.append(
       HeldOut(
@@ -232,10 +230,10 @@ def make_batches(
   plan: packing.Plan,
   batch_size: int,
   devices: int,
-  process_index: int,
-  process_count: int,
 ) -> BatchIterator | OnlineBatches:
-  """The batches of a run, endless unless a stream ends; see `make_loader`.
+  """This process's rows of the batches of a run, endless unless a stream ends.
+
+  Args: as for `make_loader`.
 
   Raises:
     InputError: there is no such stream, or several processes read one.
@@ -245,13 +243,13 @@ def make_batches(
     loader = make_loader(
       config, dataset.train, vocabulary, plan=plan, batch_size=batch_size, devices=devices
     )
-    return loader.for_process(process_index, process_count).iterate()
+    return loader.for_process(jax.process_index(), jax.process_count()).iterate()
   reader: Reader = ShuffledSequences(dataset.train, seed=config.seed)
   if stream := config.data.stream:
-    if process_count > 1:
+    if jax.process_count() > 1:
       raise InputError(
-        f"config.data.stream is {short_repr(stream)} with {process_count} processes; "
-        "expected one process, which feeds all devices of its machine."
+        f"config.data.stream is {short_repr(stream)} with {jax.process_count()} processes; "
+        "expected one, which feeds all devices of its machine."
       )
     reader = StreamedSequences(stream, settings_of(config.data), dataset.tokenizer)
   return OnlineBatches(
@@ -259,8 +257,8 @@ def make_batches(
     plan,
     batch_size=batch_size,
     masking=_masking(config, vocabulary),
-    process_index=process_index,
-    process_count=process_count,
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
   )
 
 

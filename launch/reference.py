@@ -8,9 +8,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Mapping
-
-from ml_collections import ConfigDict
 
 from launch.fields import BASE, base_config, flat
 
@@ -51,41 +48,25 @@ def comments(source: str) -> dict[str, str]:
   return found
 
 
-def page(config: ConfigDict, descriptions: Mapping[str, str]) -> str:
-  """The page in Markdown: one table of the fields without a section, and one per section.
-
-  Args:
-    config: the config with the defaults.
-    descriptions: descriptions by field, in the order of the page.
+def reference() -> str:
+  """The page of `configs/base.py`, in Markdown: a table for each section of its fields.
 
   Raises:
-    ValueError: a field has no description, or a description no field.
+    ValueError: a field has no comment.
   """
-  values = flat(config)
-  wrong = sorted(
-    {name for name in values if not descriptions.get(name)} | descriptions.keys() - values
-  )
-  if wrong:
+  values, parts = flat(base_config()), [_HEAD]
+  descriptions = comments(BASE.read_text())
+  if wrong := sorted(name for name in values if not descriptions.get(name)):
     raise ValueError(f"Expected a comment on each field of {BASE}; see {', '.join(wrong)}.")
-  parts = [_HEAD]
-  for section, names in itertools.groupby(
-    descriptions, key=lambda name: name.rpartition(".")[0]
-  ):
+  for section, names in itertools.groupby(descriptions, lambda x: x.rpartition(".")[0]):
     lines = [f"## {section}", ""] if section else []
     lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
     for name in names:
-      value = values[name]
+      value, kind = values[name], type(values[name]).__name__
       default = f'"{value}"' if isinstance(value, str) else repr(value)
-      lines.append(
-        f"| `{name}` | {type(value).__name__} | `{default}` | {descriptions[name]} |"
-      )
+      lines.append(f"| `{name}` | {kind} | `{default}` | {descriptions[name]} |")
     parts.append("\n".join(lines))
   return "\n\n".join(parts)
-
-
-def reference() -> str:
-  """The page of `configs/base.py`."""
-  return page(base_config(), comments(BASE.read_text()))
 
 
 if __name__ == "__main__":

@@ -79,19 +79,11 @@ class Run:
       plan=self.plan,
       batch_size=self.recipe.rows,
       devices=self.mesh.size,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
     )
 
   def held_out(self) -> list[HeldOut]:
     """This process's part of what the run is evaluated on."""
-    return make_held_out(
-      self.config,
-      self.dataset,
-      plans=self.plans,
-      process_index=jax.process_index(),
-      process_count=jax.process_count(),
-    )
+    return make_held_out(self.config, self.dataset, plans=self.plans)
 
   def cost(self) -> Cost:
     """What a step has to compute, and what the devices could."""

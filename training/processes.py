@@ -50,7 +50,7 @@ def start():
   if coordinator in ("", "auto"):
     if any(numbers):
       raise ConfigError(
-        f"--processes and --process are given with --coordinator={coordinator!r}; expected "
+        f"--processes or --process with --coordinator={coordinator!r}; expected "
         "--coordinator=HOST:PORT of process 0."
       )
     if not coordinator:

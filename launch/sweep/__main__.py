@@ -20,6 +20,7 @@ On a CPU, --jobs=4 trains four runs at a time, each on a quarter of the cores.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 import signal
@@ -69,8 +70,8 @@ def make_task(
     *(f"--config.{field}={value}" for field, value in run.fields.items()),
     *options,
   ]
-  log, config = folder / "train.log", run.config
-  return jobs.Task(run.name, command, log, lambda: is_finished(folder, config))
+  done = functools.partial(is_finished, folder, run.config)
+  return jobs.Task(run.name, command, folder / "train.log", done)
 
 
 def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) -> list[dict]:

@@ -64,14 +64,11 @@ def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
   Raises:
     ConfigError: the message says what is wrong, and where.
   """
-  return make_sweep(_read(pathlib.Path(path)), options, where=str(path))
+  return make_sweep(call(path, "get_sweep", where=str(path)), options, where=str(path))
 
 
 def make_sweep(
-  spec: Mapping[str, Any],
-  options: Sequence[str] = (),
-  *,
-  where: str,
+  spec: Mapping[str, Any], options: Sequence[str] = (), *, where: str
 ) -> Sweep:
   """Makes a sweep from its description, and checks each of its runs.
 
@@ -92,7 +89,7 @@ def make_sweep(
     if both := sorted(given & fields.keys()):
       raise ConfigError(
         f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. "
-        "Remove it from one of them."
+        "Leave out one."
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
@@ -104,34 +101,24 @@ def make_sweep(
   return Sweep(file, tuple(runs.values()))
 
 
-def _read(path: pathlib.Path) -> Any:
-  """Calls `get_sweep` of a file."""
-  if not path.is_file():
-    there = ", ".join(str(p) for p in sorted(path.parent.glob("*.py")))
-    raise ConfigError(
-      f"Expected the file of a sweep, found nothing at {path}."
-      + (f" There are: {there}." if there else "")
-    )
-  return call(path, "get_sweep", where=str(path))
-
-
 def _checked(spec: Any, path: str) -> dict[str, Any]:
   """The description of a sweep, with every key of `_KEYS`."""
   try:
     whole = {"overrides": {}, "arms": {"": {}}, "grid": {}} | spec
     if unknown := sorted(whole.keys() - set(_KEYS)):
       raise TypeError(f"it has {unknown[0]!r}")
-    for fields in (whole["overrides"], *whole["arms"].values()):
-      if both := sorted(fields.keys() & whole["grid"].keys()):
-        raise ConfigError(
-          f"{path}: {both[0]!r} is in the grid, and in the overrides or an arm. Leave out "
-          "one of them."
-        )
+    several = whole["overrides"], *whole["arms"].values()
+    others = set[str]().union(*(fields.keys() for fields in several))
+    both = sorted(others & whole["grid"].keys())
     whole["config"].partition(":")
   except (TypeError, KeyError, AttributeError) as error:
     raise ConfigError(
       f"{path}: expected a dictionary with {', '.join(_KEYS)}; found {spec!r} ({error})."
     ) from error
+  if both:
+    raise ConfigError(
+      f"{path}: {both[0]!r} is in the grid, and in the overrides or an arm. Leave out one."
+    )
   for field, values in whole["grid"].items():
     if not isinstance(values, list | tuple) or not values:
       raise ConfigError(
@@ -142,9 +129,7 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
   return whole
 
 
-def _points(
-  spec: Mapping[str, Any],
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def _points(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict, dict[str, Any]]]:
   """Yields for each run the name of its arm, the arm's point, and the run's fields.
 
   All arms of one seed come before the next seed, so that a stopped sweep has about the
@@ -158,11 +143,8 @@ def _points(
     point = dict(zip(grid, values, strict=True))
     short = dict(zip(_short(grid), values, strict=True))
     arm = ",".join(filter(None, (name, _words(short)))) or "run"
-    yield (
-      arm,
-      ({_ARM: name} if name else {}) | short or {_ARM: arm},
-      fields | point | seed,
-    )
+    named = ({_ARM: name} if name else {}) | short or {_ARM: arm}
+    yield arm, named, fields | point | seed
 
 
 def _short(fields: Collection[str]) -> list[str]:

@@ -236,7 +236,7 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
   [
     (["--epoch=-1"], "--epoch is -1; expected at least 0"),
     (["--hosts=0"], "--hosts is 0; expected at least 1"),
-    (["--config.packing.algoritm=none"], "Did you mean"),
+    (["--config.packing.algoritm=none"], "did you mean"),
     (["--config.data.max_sequence_length=50"], "max_sequence_length=61; the config has 50"),
     (["--config.data.mask_rate=-1.0"], "mask_rate is -1.0; expected a fraction in"),
     (["--config", "missing.py"], "There is no config file 'missing.py'"),
