@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from launch.plans import make_plan
 from launch.record import plots, report
+from launch.record.metrics import read_json_lines
 from launch.record.throughput import packed_against_unpacked
 from launch.run import Run
-from pipeline import plan_sha256
+from model.models import metric_of
+from packing.files import write_json
+from pipeline import RowLoader, plan_sha256
 from training import processes
 from training.step import TrainingProgram
+from training.stopping import target_reached
 
 
 def finish(run: Run, program: TrainingProgram, figures: dict[str, Any]):
@@ -63,15 +68,33 @@ def finish(run: Run, program: TrainingProgram, figures: dict[str, Any]):
     "jax": jax.__version__,
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
   }
-  is_regression = run.head == "sequence_classification" and not run.dataset.labels
-  results = processes.on_first(
-    lambda: report.write(
-      run.folder,
-      summary,
-      head=run.head,
-      lengths=run.dataset.train.lengths,
-      segment_ids=loader.first_rows(plots.PACKS_SHOWN),
-      loss_name="squared error" if is_regression else "loss in nats",
-    )
-  )
+  results = processes.on_first(lambda: _write(run, summary, loader))
   processes.print_on_first(f"\n{results}\n\nwritten to {run.folder}: summary.json, plots/")
+
+
+def _write(run: Run, summary: Mapping[str, Any], loader: RowLoader) -> str:
+  """Writes `summary.json` and the pictures; returns the summary as a table."""
+  folder, metric = run.folder, metric_of(run.head)
+  train_lines = read_json_lines(folder / "metrics.jsonl")
+  eval_lines = read_json_lines(folder / "eval.jsonl")
+  summary = {
+    **report.run_summary(train_lines, eval_lines, metric=metric),
+    **summary,
+    **target_reached(eval_lines, target=summary["target_mlm_accuracy"]),
+  }
+  plots.plot_packing(
+    folder / "plots" / "packing.png",
+    run.dataset.train.lengths,
+    loader.first_rows(plots.PACKS_SHOWN),
+    efficiency=summary["efficiency"],
+  )
+  is_regression = run.head == "sequence_classification" and not run.dataset.labels
+  plots.plot_learning_curve(
+    folder / "plots" / "learning_curve.png",
+    train_lines,
+    eval_lines,
+    metric=metric,
+    loss="squared error" if is_regression else "loss in nats",
+  )
+  write_json(folder / "summary.json", summary)
+  return report.summary_table(summary)

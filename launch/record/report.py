@@ -1,68 +1,21 @@
-"""The results of a run: `summary.json`, pictures, and printed tables."""
+"""The results of a run: figures of its lines, and printed tables."""
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from launch import workdir
-from launch.record import plots
-from launch.record.metrics import read_json_lines
-from model.models import metric_of
-from packing.files import write_json
 from training.errors import ConfigError
-from training.stopping import best_of, target_reached
+from training.stopping import best_of
 
 _SHARES = ("input_share", "compute_share", "rest_share")
 # Fields of eval.jsonl that describe the held-out data, and fields of the run itself.
 _OF_THE_DATA = ("unigram_mlm_accuracy", "nsp_majority_accuracy", "mlm_accuracy_by_length")
 _OF_THE_RUN = ("step", "seconds", "sequences", "sequences_trained")
-
-
-def write(
-  folder: pathlib.Path,
-  summary: Mapping,
-  *,
-  head: str,
-  lengths: np.ndarray,
-  segment_ids: np.ndarray,
-  loss_name: str,
-) -> str:
-  """Writes `summary.json` and the pictures of a finished run.
-
-  Args:
-    folder: the run's folder, with its `metrics.jsonl` and `eval.jsonl`.
-    summary: what these files do not have: figures of the plan, the recipe and the machine.
-    head: the model's head; a key of `model.MODELS`.
-    lengths: int[num_sequences], in tokens.
-    segment_ids: int32[B, S] of the first packs, to be drawn.
-    loss_name: the loss and its unit, for the picture.
-
-  Returns:
-    The summary as a table.
-  """
-  metric = metric_of(head)
-  train_lines = read_json_lines(folder / "metrics.jsonl")
-  eval_lines = read_json_lines(folder / "eval.jsonl")
-  summary = {
-    **run_summary(train_lines, eval_lines, metric=metric),
-    **summary,
-    **target_reached(eval_lines, target=summary["target_mlm_accuracy"]),
-  }
-  plots.plot_packing(
-    folder / "plots" / "packing.png", lengths, segment_ids, efficiency=summary["efficiency"]
-  )
-  plots.plot_learning_curve(
-    folder / "plots" / "learning_curve.png",
-    train_lines,
-    eval_lines,
-    metric=metric,
-    loss=loss_name,
-  )
-  write_json(folder / "summary.json", summary)
-  return summary_table(summary)
 
 
 def finished(folder: pathlib.Path) -> str | None:
@@ -134,81 +87,57 @@ def sum_of_losses(figures: Mapping[str, float]) -> float:
   return sum(value for name, value in figures.items() if name.endswith("loss"))
 
 
-def summary_table(summary: dict) -> str:
+def summary_table(summary: Mapping[str, Any]) -> str:
   """A printed table of a summary, as in `summary.json`."""
-  padding = summary["padding_tokens"]
-  unpacked_padding = summary["unpacked_padding_tokens"]
-  rows = [
-    (
-      f"sequences{' of the sample' * bool(summary.get('stream'))} -> packs",
-      f"{summary['sequences']:,} -> {summary['packs']:,}",
-    ),
-    ("packing factor", f"{summary['packing_factor']:.3f} sequences a pack"),
-    ("efficiency", f"{summary['efficiency']:.2%} of all tokens are real"),
-    (
-      "padding avoided",
-      f"{1 - padding / max(unpacked_padding, 1):.1%} of it: {unpacked_padding:,} -> "
-      f"{padding:,} tokens an epoch",
-    ),
-  ]
+  s, rows = summary, dict[str, str]()
+  sample = " of the sample" if s.get("stream") else ""
+  rows[f"sequences{sample} -> packs"] = f"{s['sequences']:,} -> {s['packs']:,}"
+  rows["packing factor"] = f"{s['packing_factor']:.3f} sequences a pack"
+  rows["efficiency"] = f"{s['efficiency']:.2%} of all tokens are real"
+  padding, unpacked = s["padding_tokens"], s["unpacked_padding_tokens"]
+  rows["padding avoided"] = (
+    f"{1 - padding / max(unpacked, 1):.1%} of it: {unpacked:,} -> {padding:,} tokens an "
+    "epoch"
+  )
   figures = {
     name.removeprefix("eval_"): value
-    for name, value in summary.items()
+    for name, value in s.items()
     if name.startswith("eval_") or name in _OF_THE_DATA
   }
-  rows += _held_out(figures, summary, digits=1)
-  if "best_score" in summary:
-    best = f"{summary['best_score']:.2%} at step {summary['best_step']:,}"
-    rows.append(("best score", best))
-  rows.append(
-    (
-      "training speed",
-      f"{summary['sequences_per_second']:.0f} sequences, "
-      f"{summary['real_tokens_per_second']:,.0f} real tokens a second",
-    )
+  rows |= _held_out(figures, s, digits=1)
+  if "best_score" in s:
+    rows["best score"] = f"{s['best_score']:.2%} at step {s['best_step']:,}"
+  rows["training speed"] = (
+    f"{s['sequences_per_second']:.0f} sequences, {s['real_tokens_per_second']:,.0f} real "
+    "tokens a second"
   )
-  if "input_share" in summary:
-    shares = (f"{name.split('_')[0]} {summary[name]:.1%}" for name in _SHARES)
-    rows.append(("step time", ", ".join(shares)))
-  if "peak_share" in summary:
-    rows.append(
-      (
-        "share of the peak",
-        f"{summary['peak_share']:.1%} of {_flops(summary['peak_flops'])} in matrix "
-        f"products ({_PEAK_SOURCES[summary['peak_flops_source']]})",
-      )
+  if "input_share" in s:
+    shares = (f"{name.split('_')[0]} {s[name]:.1%}" for name in _SHARES)
+    rows["step time"] = ", ".join(shares)
+  if "peak_share" in s:
+    source = _PEAK_SOURCES[s["peak_flops_source"]]
+    peak = f"{_flops(s['peak_flops'])} in matrix products ({source})"
+    rows["share of the peak"] = f"{s['peak_share']:.1%} of {peak}"
+  if "speedup_measured" in s:
+    speedup = s["speedup_measured"]
+    rows["packed : unpacked"] = (
+      f"{s['packed_sequences_per_second']:.0f} : {s['unpacked_sequences_per_second']:.0f} "
+      f"sequences a second = {speedup:.2f} times (quartiles {s['speedup_low']:.2f} to "
+      f"{s['speedup_high']:.2f}), {speedup / s['packing_factor']:.2f} of the packing factor"
     )
-  if "speedup_measured" in summary:
-    speedup = summary["speedup_measured"]
-    spread = f"quartiles {summary['speedup_low']:.2f} to {summary['speedup_high']:.2f}"
-    rows.append(
-      (
-        "packed : unpacked",
-        f"{summary['packed_sequences_per_second']:.0f} : "
-        f"{summary['unpacked_sequences_per_second']:.0f} sequences a second = "
-        f"{speedup:.2f} times ({spread}), "
-        f"{speedup / summary['packing_factor']:.2f} of the packing factor",
+  if target := s.get("target_mlm_accuracy"):
+    reached = "not reached"
+    if "step_to_target" in s:
+      reached = (
+        f"at step {s['step_to_target']:,}, after {s['seconds_to_target']:,.0f} s and "
+        f"{s['sequences_to_target']:,} sequences"
       )
-    )
-  if "step_to_target" in summary:
-    rows.append(
-      (
-        "target accuracy",
-        f"{summary['target_mlm_accuracy']:.1%} at step {summary['step_to_target']:,}, "
-        f"after {summary['seconds_to_target']:,.0f} s and "
-        f"{summary['sequences_to_target']:,} sequences",
-      )
-    )
-  elif summary.get("target_mlm_accuracy"):
-    rows.append(("target accuracy", f"{summary['target_mlm_accuracy']:.1%} not reached"))
-  rows.append(("compilations of the step", str(summary["compilations"])))
-  return _table(rows + _by_length(summary))
+    rows["target accuracy"] = f"{target:.1%} {reached}"
+  rows["compilations of the step"] = str(s["compilations"])
+  return _table(rows | _by_length(s))
 
 
-_PEAK_SOURCES = {
-  "table": "the vendor's figure",
-  "measured": "measured here",
-}
+_PEAK_SOURCES = {"table": "the vendor's figure", "measured": "measured here"}
 
 
 def _flops(rate: float) -> str:
@@ -226,15 +155,15 @@ def _task_figures(figures: Mapping[str, float]) -> str:
   )
 
 
-def _held_out(figures: Mapping, summary: Mapping, *, digits: int) -> list[tuple[str, str]]:
+def _held_out(figures: Mapping, summary: Mapping, *, digits: int) -> dict[str, str]:
   """Rows of held-out figures, beside those of training that a summary has."""
   if "perplexity" in figures:
     accuracy = f"{figures['causal_accuracy']:.1%} of {figures['tokens']:,} tokens"
     text = f"perplexity {figures['perplexity']:.2f}, next-token accuracy {accuracy}"
-    return [("held out", text)]
+    return {"held out": text}
   if "mlm_accuracy" not in figures:
-    return [("held out", _task_figures(figures))]
-  rows = []
+    return {"held out": _task_figures(figures)}
+  rows = {}
   for name, title, baseline, words in (
     ("mlm", "masked-token", "unigram_mlm_accuracy", "most-frequent-token baseline"),
     ("nsp", "next-sentence", "nsp_majority_accuracy", "most-frequent-label baseline"),
@@ -244,30 +173,29 @@ def _held_out(figures: Mapping, summary: Mapping, *, digits: int) -> list[tuple[
       trained = summary.get(f"train_{accuracy}")
       before = "" if trained is None else f"{trained:.{digits}%} training, "
       text = f"{before}{figures[accuracy]:.{digits}%} held out; {words}: "
-      rows.append((f"{title} accuracy", f"{text}{figures[baseline]:.{digits}%}"))
+      rows[f"{title} accuracy"] = f"{text}{figures[baseline]:.{digits}%}"
   return rows
 
 
-def evaluation_table(result: dict) -> str:
+def evaluation_table(result: Mapping[str, Any]) -> str:
   """A printed table of the result of `evaluate`."""
-  rows = [*([] if result["step"] is None else [("step", str(result["step"]))])]
-  rows.append(("held-out sequences", f"{result['sequences']:,}"))
+  rows = {} if result["step"] is None else {"step": str(result["step"])}
+  rows["held-out sequences"] = f"{result['sequences']:,}"
   if "mlm_accuracy" in result:
-    rows.append(("loss", f"{result['loss']:.4f} nats"))
+    rows["loss"] = f"{result['loss']:.4f} nats"
   figures = {name: value for name, value in result.items() if name != "step"}
-  return _table([*rows, *_held_out(figures, {}, digits=2), *_by_length(result)])
+  return _table(rows | _held_out(figures, {}, digits=2) | _by_length(result))
 
 
-def _by_length(result: dict) -> list[tuple[str, str]]:
-  return [
-    (
-      f"  {part['from']} to {part['to']} tokens",
-      f"{part['mlm_accuracy']:.1%} masked-token accuracy of {part['sequences']} sequences",
+def _by_length(result: Mapping[str, Any]) -> dict[str, str]:
+  return {
+    f"  {part['from']} to {part['to']} tokens": (
+      f"{part['mlm_accuracy']:.1%} masked-token accuracy of {part['sequences']} sequences"
     )
     for part in result.get("mlm_accuracy_by_length", ())
-  ]
+  }
 
 
-def _table(rows: list[tuple[str, str]]) -> str:
-  width = max(len(name) for name, _ in rows)
-  return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+def _table(rows: Mapping[str, str]) -> str:
+  width = max(map(len, rows))
+  return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
