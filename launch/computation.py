@@ -47,8 +47,8 @@ class Computation(NamedTuple):
     if ours != first:
       raise Stopped(
         f"This process would compute in {ours[0]} with attention_impl={ours[1]}, process 0 "
-        f"in {first[0]} with {first[1]}. Name both for all of them: --config.model.dtype "
-        "and --config.model.attention_impl."
+        f"in {first[0]} with {first[1]}. Name both for all: "
+        "--config.model.dtype and --config.model.attention_impl."
       )
 
 

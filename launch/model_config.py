@@ -34,11 +34,7 @@ _MODEL_FIELDS = (
 
 
 def check_attention(config: ConfigDict, model_config: model.ModelConfig):
-  """Checks that the implementation of attention can compute a model.
-
-  Args:
-    config: the run's config.
-    model_config: the model's config.
+  """Checks that the implementation of attention can compute a run's model.
 
   Raises:
     ConfigError: it cannot; the message says why.

@@ -95,10 +95,7 @@ def has_begun(workdir: str | pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
-  """Locks the folder, so that only one process trains in it.
-
-  Args:
-    workdir: the run's folder.
+  """Locks a run's folder, so that only one process trains in it.
 
   Raises:
     ConfigError: another process trains in the folder.

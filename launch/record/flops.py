@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import packing
-from model import SKIPPING, BertConfig, ModelConfig, ModernBertConfig
+from model import SKIPPING, BertConfig, EncoderConfig, ModelConfig, ModernBertConfig
 from model.attention import window_pairs
 from model.attention.kernels import is_local
 from model.masks import pairs_within
@@ -62,22 +62,17 @@ def training_flops(
   feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
   heads = {"causal": 2 * tokens * width * config.padded_vocab_size}
-  if isinstance(config, BertConfig):
-    masked = 2 * mlm_slots * width * (width + config.padded_vocab_size)
-    next_sentence = 2 * max_sequences * width * (width + 2) if config.next_sentence else 0
-    heads |= {
-      "pretraining": masked + next_sentence,
-      "sequence_classification": 2 * max_sequences * width * (width + config.num_labels),
-      "token_classification": 2 * tokens * width * config.num_labels,
-      "question_answering": 2 * tokens * width * 2,
-    }
-  if isinstance(config, ModernBertConfig):
+  if isinstance(config, EncoderConfig):
     of_classes = width * (width + config.num_labels)
+    of_tags = width * config.num_labels if isinstance(config, BertConfig) else of_classes
     heads |= {
       "pretraining": 2 * mlm_slots * width * (width + config.padded_vocab_size),
       "sequence_classification": 2 * max_sequences * of_classes,
-      "token_classification": 2 * tokens * of_classes,
+      "token_classification": 2 * tokens * of_tags,
+      "question_answering": 2 * tokens * width * 2,
     }
+    if isinstance(config, BertConfig) and config.next_sentence:
+      heads["pretraining"] += 2 * max_sequences * width * (width + 2)
   # The gradient of the vocabulary's bias is a product with ones.
   bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
   return rows * (3 * (layers + heads[head]) + bias) + 3 * attention

@@ -132,12 +132,7 @@ def plot_curve(axis, points: Sequence[tuple[float, float]], **style):
 
 
 def describe(axis, metric: str):
-  """Sets labels, grid and limits of a plot over steps, after its lines are drawn.
-
-  Args:
-    axis: Matplotlib's axes.
-    metric: the metric on the y axis.
-  """
+  """Sets labels, grid and limits of a metric's plot over steps, after it is drawn."""
   axis.set(xlabel="steps", ylabel=label_of(metric))
   axis.grid()
   axis.set_xlim(left=0)
@@ -170,12 +165,7 @@ def colours(count: int) -> list:
 
 
 def save(figure, path: str | pathlib.Path):
-  """Writes a figure, whole or not at all, and closes it.
-
-  Args:
-    figure: Matplotlib's figure.
-    path: the PNG to write.
-  """
+  """Writes Matplotlib's figure as a PNG, whole or not at all, and closes it."""
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   with whole_file(path) as file:

@@ -102,12 +102,7 @@ class Progress:
       self.update()
 
   def line(self, step: int, values: Mapping[str, float]):
-    """Shows the most important metrics of a step.
-
-    Args:
-      step: the number of the step.
-      values: a line of `metrics.jsonl`.
-    """
+    """Shows the most important metrics of a line of `metrics.jsonl`."""
     parts = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
     self._figures = parts
     if self._bar is None and self._shown:

@@ -317,7 +317,7 @@ class TestArmsThatStartFromOthers:
       return {}
 
     monkeypatch.setattr(study, "run_tasks", run_tasks)
-    monkeypatch.setattr("pipeline.prepare_dataset", lambda _: None)
+    monkeypatch.setattr(study, "prepare_dataset", lambda _: None)
     assert {len(results) for results in one.run().values()} == {2}
     assert given == []
     one.run(kept=one.kept_of("first"))
@@ -339,7 +339,7 @@ def test_finished_runs_are_refused_if_the_text_has_other_files_now(tmp_path, mon
   def refuse(config):
     raise packing.InputError("was prepared from other files")
 
-  monkeypatch.setattr("pipeline.prepare_dataset", refuse)
+  monkeypatch.setattr(study, "prepare_dataset", refuse)
   with pytest.raises(packing.InputError, match="other files"):
     one.run()
 
