@@ -33,40 +33,35 @@ from pipeline.tasks.table import TASK_HEADS, is_masked
 from training import optimizer
 from training.errors import ConfigError
 
-# Fields that share a range, a test of a value, and the range in words.
-_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-  (
+# Ranges in words, with a test of a value, and the fields that share them.
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+  "at least 1": (
+    lambda x: x >= 1,
     "train.steps train.log_every train.eval_every train.checkpoint_every "
     "train.keep_checkpoints train.fsdp",
-    lambda x: x >= 1,
-    "at least 1",
   ),
-  (
+  "0 or more": (
+    lambda x: x >= 0,
     "packing.max_sequences_per_pack train.throughput_rounds train.skip_bad_steps "
     "train.patience",
-    lambda x: x >= 0,
-    "0 or more",
   ),
-  ("train.target_mlm_accuracy", lambda x: 0 <= x < 1, "a fraction in [0, 1)"),
-  ("optimizer.decay_share", lambda x: 0 <= x <= 1, "a fraction in [0, 1]"),
-  (
-    "data.mask_rate optimizer.b1 optimizer.b2",
+  "a fraction in [0, 1)": (lambda x: 0 <= x < 1, "train.target_mlm_accuracy"),
+  "a fraction in [0, 1]": (lambda x: 0 <= x <= 1, "optimizer.decay_share"),
+  "a fraction in (0, 1)": (
     lambda x: 0 < x < 1,
-    "a fraction in (0, 1)",
+    "data.mask_rate optimizer.b1 optimizer.b2",
   ),
-  (
-    "optimizer.learning_rate optimizer.eps",
+  "more than 0, and finite": (
     lambda x: 0 < x < float("inf"),
-    "more than 0, and finite",
+    "optimizer.learning_rate optimizer.eps",
   ),
-  (
-    "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update",
+  "0 or more, and finite": (
     lambda x: 0 <= x < float("inf"),
-    "0 or more, and finite",
+    "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update",
   ),
-  ("seed", lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"),
-  ("packing.row_length", lambda x: x == 0 or 5 <= x <= 65535, "0, or 5 to 65535 tokens"),
-)
+  "0 to 2^32 - 1": (lambda x: 0 <= x < 2**32, "seed"),
+  "0, or 5 to 65535 tokens": (lambda x: x == 0 or 5 <= x <= 65535, "packing.row_length"),
+}
 # The allowed values of fields that have only a few.
 _CHOICES: dict[str, Collection[str]] = {
   "data.task": TASK_HEADS,
@@ -111,7 +106,7 @@ def validate(config: ConfigDict, *, num_devices: int, typed: Collection[str] = (
   """
   check_fields(config)
   rules = _Rules(config)
-  for fields, is_in_range, expected in _RANGES:
+  for expected, (is_in_range, fields) in _RANGES.items():
     for field in fields.split():
       rules.require(is_in_range(rules.values[field]), field, expected)
   for field, known in _CHOICES.items():
