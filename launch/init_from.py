@@ -213,40 +213,37 @@ def run_model_config(
     WeightsError: the run has checkpoints, but no `model.json` beside them.
     ConfigError: the sizes of the config differ from those of the checkpoints.
   """
-  num_labels = num_labels_of(head, labels)
-  if weights.steps(workdir):
-    begun = weights.read_description(workdir).config
-    now = model_config(
-      config, head=head, vocab_size=begun.vocab_size, sizes=begun, num_labels=num_labels
-    )
-    now = _with_fields_of(begun, now)
-    check_attention(config, now)
-    for name in _SHAPES:  # some models lack some of these fields
-      there, here = (getattr(x, name, None) for x in (begun, now))
-      if there != here:
-        raise ConfigError(
-          f"{workdir} holds checkpoints of a model with {name.lower()} {there}; the config "
-          f"has {here}. Give the same config.model, or another --workdir."
-        )
-    return now
-  if stored is None:
-    return model_config(config, head=head, vocab_size=vocab_size, num_labels=num_labels)
-  sizes = stored.config
+  begun = weights.read_description(workdir).config if weights.steps(workdir) else None
+  sizes = begun or (stored.config if stored else None)
   made = model_config(
-    config, head=head, vocab_size=sizes.vocab_size, sizes=sizes, num_labels=num_labels
+    config,
+    head=head,
+    vocab_size=sizes.vocab_size if sizes else vocab_size,
+    sizes=sizes,
+    num_labels=num_labels_of(head, labels),
   )
-  longest = max(config.data.max_sequence_length, sizes.max_position_embeddings)
-  return dataclasses.replace(_with_fields_of(sizes, made), max_position_embeddings=longest)
+  if sizes is None:
+    return made
+  # Some models lack some of these fields.
+  names = [name for name in _WEIGHTS_FIELDS if hasattr(made, name) and hasattr(sizes, name)]
+  made = dataclasses.replace(made, **{name: getattr(sizes, name) for name in names})
+  if begun is None:
+    longest = max(config.data.max_sequence_length, sizes.max_position_embeddings)
+    return dataclasses.replace(made, max_position_embeddings=longest)
+  check_attention(config, made)
+  for name in _SHAPES:
+    there, here = (getattr(x, name, None) for x in (begun, made))
+    if there != here:
+      raise ConfigError(
+        f"{workdir} holds checkpoints of a model with {name.lower()} {there}; the config "
+        f"has {here}. Give the same config.model, or another --workdir."
+      )
+  return made
 
 
 def num_labels_of(head: str, labels: Sequence[str]) -> int:
   """Outputs per sequence: one for each class, or 1 for regression; 2 for other heads."""
   return max(len(labels), 1) if head == "sequence_classification" else 2
-
-
-def _with_fields_of(there: model.ModelConfig, here: model.ModelConfig):
-  names = [name for name in _WEIGHTS_FIELDS if hasattr(here, name) and hasattr(there, name)]
-  return dataclasses.replace(here, **{name: getattr(there, name) for name in names})
 
 
 def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
@@ -317,8 +314,8 @@ def initial_params(
   if missing:
     theirs, ours = stored.kind.__name__, model_of(config, head).__name__
     if stored.head == head == "sequence_classification":
-      theirs += f" with {_classes(stored.labels, sizes)}"
-      ours += f" with {_classes(labels, config)}"
+      theirs += f" with {sizes.num_labels} classes {', '.join(stored.labels)}".rstrip()
+      ours += f" with {config.num_labels} classes {', '.join(labels)}".rstrip()
     processes.print_on_first(
       f"{_FIELD}={stored.directory} is a {theirs}, the run trains a {ours}: initialising "
       f"{', '.join(missing)} at random"
@@ -326,12 +323,6 @@ def initial_params(
     drawn = draw_params(config, head, seed=seed)
     params |= {name: drawn[name] for name in missing}
   return params
-
-
-def _classes(labels: Sequence[str], config: model.EncoderConfig) -> str:
-  if not labels:
-    return f"{config.num_labels} unnamed classes"
-  return f"classes {', '.join(labels)}"
 
 
 def _with_positions(embeddings, config: model.ModelConfig, *, seed: int):
