@@ -38,7 +38,7 @@ from launch.sweep import picture as sweep_picture
 from launch.sweep.file import Run, Sweep, load_sweep
 from launch.sweep.table import BASELINES, COLUMNS, pooled, table
 from packing import InputError
-from packing.commands.program import Parser, positive
+from packing.commands.program import Parser, fail, positive
 from packing.files import write_json, write_text
 from training.errors import ConfigError
 
@@ -112,10 +112,6 @@ def _row(
     if values := [some[name] for some in figures if name in some]:
       row[name] = pooled(values)
   return row | {"runs": found}
-
-
-def _print_error(line: str):
-  print(line, file=sys.stderr, flush=True)
 
 
 def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, str]):
@@ -194,10 +190,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.dry_run:
       write(folder, arms, failures)
   except (InputError, OSError) as error:
-    _print_error(f"error: {error}")
-    return 2
+    return fail(2, str(error))
   except KeyboardInterrupt:
-    _print_error("Stopped. Run the same command again to continue.")
+    print("Stopped. Run the same command again to continue.", file=sys.stderr)
     return 130
   if options.json:
     print(json.dumps({"workdir": str(folder), "arms": arms}))

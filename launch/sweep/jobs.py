@@ -81,7 +81,7 @@ def run_all(
   shares = [cores()[slot::jobs] or cores() for slot in range(jobs)]
   running: dict[int, _Running] = {}
   failures: dict[str, str] = {}
-  progress = _Progress(tasks, waiting, jobs=jobs)
+  news = _News(tasks, waiting)
   try:
     while waiting or running:
       for slot in range(jobs):
@@ -97,8 +97,8 @@ def run_all(
         if status or not one.task.is_finished():
           error = _last_line(one) or f"ended with status {status} and no message"
           failures[one.task.name] = error
-        progress.ended(one, error, list(running.values()))
-      progress.pulse(list(running.values()))
+        news.ended(one, error)
+      news.pulse(list(running.values()))
   finally:
     for one in running.values():
       one.process.terminate()
@@ -111,42 +111,36 @@ def run_all(
   return failures
 
 
-class _Progress:
+class _News:
   """Prints progress and the time left, a line for each command that ends."""
 
-  def __init__(self, tasks, waiting: Sequence[Task], *, jobs: int):
-    self._jobs, self._total = jobs, len(tasks)
-    self._done = self._total - len(waiting)
-    self._left = sum(task.cost for task in waiting)
-    self._seconds = self._cost = 0.0  # of the commands that have ended
-    self._news = time.monotonic()
+  def __init__(self, tasks: Sequence[Task], waiting: Sequence[Task]):
+    self._total, self._done = len(tasks), len(tasks) - len(waiting)
+    self._left, self._cost = sum(task.cost for task in waiting), 0.0
+    self._start = self._last = time.monotonic()
     if self._done:
       self._say(f"{self._done} of {self._total} runs are finished")
 
-  def ended(self, one: _Running, error: str, running: Sequence[_Running]):
-    seconds = time.monotonic() - one.start
-    self._done += 1
-    self._left -= one.task.cost
-    self._seconds, self._cost = self._seconds + seconds, self._cost + one.task.cost
-    result = f"failed: {error}" if error else f"{seconds:.0f} s"
-    left = f", {self._time_left(running)}" if self._left else ""
+  def ended(self, one: _Running, error: str):
+    now, cost = time.monotonic(), one.task.cost
+    self._done, self._left, self._cost = (
+      self._done + 1,
+      self._left - cost,
+      self._cost + cost,
+    )
+    result = f"failed: {error}" if error else f"{now - one.start:.0f} s"
+    minutes = (now - self._start) * self._left / self._cost / 60
+    left = f", {minutes:.0f} min left" if self._left else ""
     self._say(f"[{self._done}/{self._total}] {one.task.name}: {result}{left}")
 
   def pulse(self, running: Sequence[_Running]):
     """Prints what is running if no command ended for a while."""
-    if time.monotonic() - self._news > _PULSE:
+    if time.monotonic() - self._last > _PULSE:
       names = "; ".join(f"{one.task.name} ({_last_line(one)})" for one in running)
       self._say(f"[{self._done}/{self._total}] running: {names}")
 
-  def _time_left(self, running: Sequence[_Running]) -> str:
-    if not self._cost:
-      return "? min left"
-    spent = sum(time.monotonic() - one.start for one in running)
-    left = self._left * self._seconds / self._cost - spent
-    return f"{max(left, 0) / self._jobs / 60:.0f} min left"
-
   def _say(self, line: str):
-    self._news = time.monotonic()
+    self._last = time.monotonic()
     print(line, file=sys.stderr, flush=True)
 
 
