@@ -181,13 +181,7 @@ def open_model(
       f"{config.data.task} needs a {needed}. Train one from it first, with train.py and "
       f"--config.model.init_from={folder}."
     )
-  positions, length = stored.config.max_position_embeddings, config.data.max_sequence_length
-  if length > positions:
-    raise ConfigError(
-      f"{folder} has {positions} positions, but config.data.max_sequence_length is "
-      f"{length}. Give --config.data.max_sequence_length={positions} and another "
-      "--config.data.directory."
-    )
+  init_from.check_length(config, stored.config.max_position_embeddings)
   return stored
 
 

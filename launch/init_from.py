@@ -79,11 +79,17 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
       f"{_FIELD}={directory} has {there} positions, but config.model.positions is "
       f"{here!r}. Set --config.model.positions={there}."
     )
-  most, length = sizes.max_position_embeddings, config.data.max_sequence_length
-  if there == "learned" and most < length:
+  if there == "learned":
+    check_length(config, sizes.max_position_embeddings)
+
+
+def check_length(config: ConfigDict, positions: int):
+  """Raises ConfigError if sequences are longer than the weights have positions."""
+  length = config.data.max_sequence_length
+  if length > positions:
     raise ConfigError(
-      f"{_FIELD}={directory} has {most} positions, but config.data.max_sequence_length is "
-      f"{length}. Set --config.data.max_sequence_length={most} and another "
+      f"{_FIELD}={config.model.init_from} has {positions} positions, but "
+      f"config.data.max_sequence_length is {length}. Set it to {positions}, with another "
       "--config.data.directory."
     )
 

@@ -23,13 +23,6 @@ _COUNTED = ("sequences", "real_tokens")
 _TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
 WAITS = ("input", "compute")  # what the loop waits for
 _NO_WAITS = dict.fromkeys(WAITS, 0.0)
-_START: dict[str, Any] = {  # the state of a meter at the start of a run
-  "before": [],
-  "pending": [],
-  "seconds": 0.0,
-  "waited": _NO_WAITS,
-  "means": {},
-}
 
 
 class MetricsLog:
@@ -221,13 +214,13 @@ class Meter:
   ):
     self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
     self._cost, self._window = cost, window
-    state = _START | dict(state or {})
-    self._before = [_from_json(step) for step in state["before"]]  # in earlier lines
-    self._pending = [_from_json(step) for step in state["pending"]]  # for the next line
-    self._resumed = state["seconds"], state["waited"]  # of the pending steps
+    state = state or {}
+    self._before = [_from_json(step) for step in state.get("before", [])]  # in old lines
+    self._pending = [_from_json(step) for step in state.get("pending", [])]  # for the next
+    self._resumed = state.get("seconds", 0.0), state.get("waited", _NO_WAITS)  # of these
     self._start: float | None = None
     self._waited = _NO_WAITS.copy()
-    self._means: dict[str, float] = state["means"]
+    self._means: dict[str, float] = state.get("means", {})
 
   def add(self, values: Mapping):
     """Adds the metrics of one step, from `TrainingProgram.train_step`."""
