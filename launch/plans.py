@@ -79,31 +79,9 @@ def held_out_stores(dataset: PreparedDataset) -> dict[str, SequenceStore]:
 def kept_plans(
   config: ConfigDict, dataset: PreparedDataset, workdir: pathlib.Path, *, begun: bool
 ) -> dict[str, packing.Plan]:
-  """The plans in a run's folder: process 0 makes them once, all processes read them.
+  """The plans in a run's folder, `plans/train.json` and so on.
 
-  Raises:
-    InputError: as `keep_plans`.
-    Stopped: this process reads other plans than process 0.
-  """
-  processes.on_first(lambda: keep_plans(config, dataset, workdir, begun=begun))
-  plans = read_plans(config, dataset, workdir)
-  digests = {name: plan_sha256(plan) for name, plan in plans.items()}
-  if digests != processes.on_first(lambda: digests):
-    raise Stopped(
-      f"The plans that this process reads in {workdir} differ from those of process 0. "
-      "Give all processes the same folder as --workdir."
-    )
-  return plans
-
-
-def keep_plans(
-  config: ConfigDict,
-  dataset: PreparedDataset,
-  workdir: str | pathlib.Path,
-  *,
-  begun: bool,
-):
-  """Makes the plans that a run's folder lacks: `plans/train.json` and so on.
+  Process 0 makes those that are missing, and all processes read them.
 
   Args:
     config: the config of the run.
@@ -114,20 +92,31 @@ def keep_plans(
 
   Raises:
     InputError: a kept plan is damaged, or was made for another dataset or packing.
+    Stopped: this process reads other plans than process 0.
   """
-  for name, store in _stores(config, dataset).items():
-    path = _path(workdir, name)
-    if not (begun and path.exists()):
-      path.parent.mkdir(exist_ok=True)
-      make_plan(config, store).save(path)
-      continue
-    _, other = _read(path, config, store)
-    if other:
-      fields = ", ".join(f"packing.{name}={value}" for name, value in other.items())
-      raise InputError(
-        f"{path} was made with {fields}, and a run keeps its plan. Restore the config's "
-        "packing fields, or give another --workdir."
-      )
+
+  def keep():
+    for name, store in _stores(config, dataset).items():
+      path = _path(workdir, name)
+      if not (begun and path.exists()):
+        path.parent.mkdir(exist_ok=True)
+        make_plan(config, store).save(path)
+      elif other := _read(path, config, store)[1]:
+        fields = ", ".join(f"packing.{name}={value}" for name, value in other.items())
+        raise InputError(
+          f"{path} was made with {fields}, and a run keeps its plan. Restore the config's "
+          "packing fields, or give another --workdir."
+        )
+
+  processes.on_first(keep)
+  plans = read_plans(config, dataset, workdir)
+  digests = {name: plan_sha256(plan) for name, plan in plans.items()}
+  if digests != processes.on_first(lambda: digests):
+    raise Stopped(
+      f"The plans that this process reads in {workdir} differ from those of process 0. "
+      "Give all processes the same folder as --workdir."
+    )
+  return plans
 
 
 def read_plans(

@@ -145,8 +145,7 @@ def judge(
     eval_lines: the lines of `eval.jsonl`, in order.
     metric: a field of the lines; higher is better.
     target: masked-token accuracy that ends the run, a fraction; 0 for none.
-    patience: the run ends if so many evaluations do not improve on the best before them; 0
-      for never.
+    patience: number of evaluations without improvement that ends the run; 0 for none.
 
   Example:
     >>> lines = [{"f1": x, "step": t} for t, x in enumerate([0.3, 0.5, 0.5, 0.4])]

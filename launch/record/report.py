@@ -156,7 +156,7 @@ def _task_figures(figures: Mapping[str, float]) -> str:
 
 
 def _held_out(figures: Mapping, summary: Mapping, *, digits: int) -> dict[str, str]:
-  """Rows of held-out figures, beside those of training that a summary has."""
+  """Rows of held-out figures, with those of training that a summary has."""
   if "perplexity" in figures:
     accuracy = f"{figures['causal_accuracy']:.1%} of {figures['tokens']:,} tokens"
     text = f"perplexity {figures['perplexity']:.2f}, next-token accuracy {accuracy}"

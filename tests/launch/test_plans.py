@@ -11,7 +11,7 @@ import pipeline
 from configs import base
 from launch import plans
 from launch.data import make_held_out
-from launch.plans import keep_plans, make_plan, read_plans
+from launch.plans import kept_plans, make_plan, read_plans
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.pipeline.batches.test_batches import random_store
 
@@ -39,7 +39,7 @@ def dataset(tmp_path_factory):
 @pytest.fixture
 def run(dataset, tmp_path):
   """A folder that a run has begun in."""
-  keep_plans(config_for(), dataset, tmp_path, begun=False)
+  kept_plans(config_for(), dataset, tmp_path, begun=False)
   return tmp_path
 
 
@@ -61,7 +61,7 @@ def test_plans_are_made_once_and_then_read(dataset, run, monkeypatch):
   # An algorithm may find another plan on another day; the run keeps its own.
   replace(run / "plans" / "train.json", dataset.train, "lpfhp")
   monkeypatch.delattr(packing, "pack")
-  keep_plans(config_for(), dataset, run, begun=True)
+  kept_plans(config_for(), dataset, run, begun=True)
   other = read_plans(config_for(), dataset, run)["train"]
   assert pipeline.plan_sha256(other) != pipeline.plan_sha256(found["train"])
 
@@ -79,11 +79,11 @@ def test_what_is_evaluated_is_packed_as_the_kept_plan_says(dataset, run):
 def test_a_missing_plan_is_made_again(dataset, tmp_path, depth):
   """Also if the packer chooses the depth."""
   config = config_for(max_sequences_per_pack=depth)
-  keep_plans(config, dataset, tmp_path, begun=False)
+  kept_plans(config, dataset, tmp_path, begun=False)
   before = {path: path.read_bytes() for path in (tmp_path / "plans").iterdir()}
   path = tmp_path / "plans" / "train.json"
   path.unlink()
-  keep_plans(config, dataset, tmp_path, begun=True)
+  kept_plans(config, dataset, tmp_path, begun=True)
   assert {path: path.read_bytes() for path in before} == before
 
 
@@ -98,9 +98,9 @@ def test_another_packing_is_refused_and_not_taken_for_the_kept_one(
   dataset, run, fields, named
 ):
   with pytest.raises(packing.InputError, match=f"made with {named}"):
-    keep_plans(config_for(**fields), dataset, run, begun=True)
+    kept_plans(config_for(**fields), dataset, run, begun=True)
   assert read_plans(config_for(**fields), dataset, run) == {}
-  keep_plans(config_for(**fields), dataset, run, begun=False)  # it had not begun
+  kept_plans(config_for(**fields), dataset, run, begun=False)  # it had not begun
   assert len(read_plans(config_for(**fields), dataset, run)) == 3
 
 
@@ -115,7 +115,7 @@ def test_a_plan_that_is_damaged_or_of_other_sequences_is_refused(dataset, run):
   ):
     path.write_bytes(content)
     with pytest.raises(packing.InputError, match=message):
-      keep_plans(config_for(), dataset, run, begun=True)
+      kept_plans(config_for(), dataset, run, begun=True)
 
 
 def test_rows_of_text_have_a_plan_and_what_they_are_evaluated_on_has_none(dataset):
