@@ -69,6 +69,9 @@ _PROFILE = flags.DEFINE_integer(
 flags.mark_flag_as_required("config")
 
 
+# --------------------------------------------------------------------------------- the run
+
+
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   typed = command.typed_fields()
@@ -108,6 +111,9 @@ def resume_hint(folder: pathlib.Path) -> str:
   return "No checkpoint is saved yet: the same command starts from the beginning."
 
 
+# -------------------------------------------------------------------------------- the step
+
+
 def make_program(run: Run) -> TrainingProgram:
   """The compiled step of [B, S] rows, which `training.step` has in full.
 
@@ -132,6 +138,9 @@ def make_program(run: Run) -> TrainingProgram:
   )
 
 
+# -------------------------------------------------------------- the start, or a checkpoint
+
+
 def begin(
   run: Run, program: TrainingProgram, checkpoints: Checkpoints, batches
 ) -> tuple[State, int, dict[str, Any]]:
@@ -154,6 +163,9 @@ def begin(
     start = restored.state, restored.step, restored.run
   processes.on_first(run.describe)
   return start
+
+
+# -------------------------------------------------------------------------------- the loop
 
 
 def train(
