@@ -8,7 +8,7 @@ from launch.record import plots as drawing
 from launch.sweep import __main__ as sweep
 from launch.sweep import picture as sweep_picture
 from tests.launch import test_sweep
-from tests.training.test_evaluation import picture, share_of
+from tests.launch.record.test_report import picture, share_of
 
 FIRST, SECOND = map(to_rgba, drawing.colours(2))
 
