@@ -27,14 +27,6 @@ _SUMMARY = "summary.json"
 _WITHOUT_EFFECT = ("train.trackers",)  # fields that change no result
 
 
-class ChangedConfig(ConfigError):
-  """A run's folder has another config; `differences` lists the fields."""
-
-  def __init__(self, message: str, differences: str):
-    super().__init__(message)
-    self.differences = differences
-
-
 def is_run(workdir: str | pathlib.Path) -> bool:
   """Whether a folder holds a run, not an imported model."""
   workdir = pathlib.Path(workdir)
@@ -59,17 +51,12 @@ def check(
   Raises:
     ConfigError: the folder belongs to a run with another config, or is not writable.
   """
-  workdir, changed = pathlib.Path(workdir), False
+  workdir, changes = pathlib.Path(workdir), ""
   if has_begun(workdir):
-    try:
+    if not allow_changes:
       check_same(workdir, config)
-    except ChangedConfig as error:
-      if not allow_changes:
-        raise
-      changed = True
-      print(
-        f"WARNING: resuming with a changed config: {error.differences}", file=sys.stderr
-      )
+    elif changes := differences(workdir, config):
+      print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
   elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
     raise ConfigError(
       f"--workdir={workdir} holds a model, not a run. Name another folder, and start from "
@@ -80,7 +67,7 @@ def check(
     (workdir / _LOCK).touch()  # not replaced, since another process may hold its lock
   except OSError as error:
     raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
-  return changed
+  return bool(changes)
 
 
 def has_begun(workdir: str | pathlib.Path) -> bool:
@@ -187,14 +174,14 @@ def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
     )
 
 
-def check_same(
+def differences(
   workdir: str | pathlib.Path,
   config: ConfigDict,
   *,
   groups: tuple[str, ...] = (),
   ignore: tuple[str, ...] = (),
-):
-  """Checks that a run's folder belongs to a config.
+) -> str:
+  """The fields in which a config differs from that of a run, in words; "" for none.
 
   Args:
     workdir: the run's folder.
@@ -204,20 +191,22 @@ def check_same(
       compared, since it changes no result.
 
   Raises:
-    ChangedConfig: the configs differ; the message lists the fields.
     InputError: there is no run, or its `config.json` is damaged.
   """
   stored, expected = flatten_dict(read_config(workdir), sep="."), flat(config)
-  differences = [
+  return "; ".join(
     f"{name} was {stored.get(name)!r} and is now {expected.get(name)!r}"
     for name in sorted(stored.keys() | expected.keys())
     if stored.get(name) != expected.get(name)
     and (not groups or name.split(".")[0] in groups)
     and name not in (*ignore, *_WITHOUT_EFFECT)
-  ]
-  if differences:
-    raise ChangedConfig(
-      f"{workdir} holds a run with another config: {'; '.join(differences)}. Give the same "
-      "config, or another --workdir; train.py accepts it with --allow_changed_config.",
-      "; ".join(differences),
+  )
+
+
+def check_same(workdir: str | pathlib.Path, config: ConfigDict, **fields: tuple[str, ...]):
+  """Raises ConfigError if a run's folder belongs to a config with `differences`."""
+  if changes := differences(workdir, config, **fields):
+    raise ConfigError(
+      f"{workdir} holds a run with another config: {changes}. Give the same config, or "
+      "another --workdir; train.py accepts it with --allow_changed_config."
     )
