@@ -117,12 +117,17 @@ def resume_hint(folder: pathlib.Path) -> str:
 def make_program(run: Run) -> TrainingProgram:
   """The compiled step of [B, S] rows, which `training.step` has in full.
 
-  The model's head gives logits of masked tokens, of each sequence, or of each next token.
-  The loss is cross-entropy (for a regression, the squared error), summed over the units of
-  `loss_unit` and divided by their number in the whole batch: sequences by default, so that
-  a pack counts as its sequences would alone. Gradients are summed over micro-batches,
-  clipped, and become one update of LAMB, AdamW or SGD. A step that is not finite can be
-  skipped.
+    logits    of masked tokens, of each sequence, or of each next token, by the task's head
+    loss      cross-entropy, or a regression's squared error, summed over sequences, tokens
+              or packs (`loss_unit`), divided by their number in the whole batch: by
+              default, a pack counts as its sequences would alone
+    gradient  summed over micro-batches and devices, then scaled down to `clip_norm`
+    update    LAMB: Adam's direction plus weight decay, scaled by norm(parameter) /
+              norm(update) for each tensor; or AdamW, or SGD with momentum
+    rate      rises linearly, then falls; for packed rows, the recipe adjusts it or the
+              betas, as `packing.adjust` says
+    state     parameters, moments, step and dropout key; a step that is not finite ends the
+              run, or is skipped
   """
   config = run.config
   return TrainingProgram(
