@@ -117,17 +117,17 @@ def resume_hint(folder: pathlib.Path) -> str:
 def make_program(run: Run) -> TrainingProgram:
   """The compiled step of [B, S] rows, which `training.step` has in full.
 
-    logits    of masked tokens, of each sequence, or of each next token, by the task's head
-    loss      cross-entropy, or a regression's squared error, summed over sequences, tokens
-              or packs (`loss_unit`), divided by their number in the whole batch: by
-              default, a pack counts as its sequences would alone
-    gradient  summed over micro-batches and devices, then scaled down to `clip_norm`
-    update    LAMB: Adam's direction plus weight decay, scaled by norm(parameter) /
-              norm(update) for each tensor; or AdamW, or SGD with momentum
-    rate      rises linearly, then falls; for packed rows, the recipe adjusts it or the
-              betas, as `packing.adjust` says
-    state     parameters, moments, step and dropout key; a step that is not finite ends the
-              run, or is skipped
+  logits    of masked tokens, of each sequence, or of each next token, by the task's head
+  loss      cross-entropy, or a regression's squared error, summed over sequences, tokens
+            or packs (`loss_unit`), divided by their number in the whole batch: by
+            default, a pack counts as its sequences would alone
+  gradient  summed over micro-batches and devices, then scaled down to `clip_norm`
+  update    LAMB: Adam's direction plus weight decay, scaled by norm(parameter) /
+            norm(update) for each tensor; or AdamW, or SGD with momentum
+  rate      rises linearly, then falls; for packed rows, the recipe adjusts it or the
+            betas, as `packing.adjust` says
+  state     parameters, moments, step and dropout key; a step that is not finite ends the
+            run, or is skipped
   """
   config = run.config
   return TrainingProgram(

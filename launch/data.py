@@ -17,7 +17,7 @@ from packing.errors import check_integer, short_repr
 from packing.files import read_json
 from pipeline.batches import atoms
 from pipeline.batches.atom_loader import AtomLoader
-from pipeline.batches.loader import BatchIterator, PackedLoader, RowLoader
+from pipeline.batches.loader import PackedLoader, RowLoader
 from pipeline.batches.masking import Masking
 from pipeline.batches.online import OnlineBatches, Reader, ShuffledSequences
 from pipeline.batches.plans import ONLINE
@@ -223,27 +223,20 @@ def make_loader(
   )
 
 
-def make_batches(
-  config: ConfigDict,
-  dataset: PreparedDataset,
-  *,
-  plan: packing.Plan,
-  batch_size: int,
-  devices: int,
-) -> BatchIterator | OnlineBatches:
-  """This process's rows of the batches of a run, endless unless a stream ends.
+def read_batches(
+  config: ConfigDict, dataset: PreparedDataset, plan: packing.Plan, *, batch_size: int
+) -> OnlineBatches:
+  """Batches that are packed while sequences are read; endless unless a stream ends.
 
-  Args: as for `make_loader`.
+  Args:
+    config: of the run.
+    dataset: its dataset; with `data.stream`, its vocabulary.
+    plan: of the first epoch, or of a sample of the stream.
+    batch_size: rows of a batch, over all processes; these are of this process.
 
   Raises:
     InputError: there is no such stream, or several processes read one.
   """
-  vocabulary = dataset.vocabulary
-  if config.packing.algorithm != ONLINE:
-    loader = make_loader(
-      config, dataset.train, vocabulary, plan=plan, batch_size=batch_size, devices=devices
-    )
-    return loader.for_process(jax.process_index(), jax.process_count()).iterate()
   reader: Reader = ShuffledSequences(dataset.train, seed=config.seed)
   if stream := config.data.stream:
     if jax.process_count() > 1:
@@ -256,7 +249,7 @@ def make_batches(
     reader,
     plan,
     batch_size=batch_size,
-    masking=_masking(config, vocabulary),
+    masking=_masking(config, dataset.vocabulary),
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 import packing
 from launch import computation, init_from, workdir
-from launch.data import make_batches, make_held_out, make_loader, prepare_dataset
+from launch.data import make_held_out, make_loader, prepare_dataset, read_batches
 from launch.plans import kept_plans
 from launch.recipe import Recipe, resolve
 from launch.recipe.table import table
@@ -24,6 +24,7 @@ from model.models import metric_of
 from packing.files import write_text
 from pipeline import OnlineBatches, PreparedDataset, RowLoader
 from pipeline.batches.loader import BatchIterator
+from pipeline.batches.plans import ONLINE
 from pipeline.tasks.table import TASK_HEADS
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import processes
@@ -73,13 +74,10 @@ class Run:
 
   def batches(self) -> BatchIterator | OnlineBatches:
     """This process's rows of each step."""
-    return make_batches(
-      self.config,
-      self.dataset,
-      plan=self.plan,
-      batch_size=self.recipe.rows,
-      devices=self.mesh.size,
-    )
+    if self.config.packing.algorithm == ONLINE:
+      rows = self.recipe.rows
+      return read_batches(self.config, self.dataset, self.plan, batch_size=rows)
+    return self.loader(self.plan).iterate()
 
   def held_out(self) -> list[HeldOut]:
     """This process's part of what the run is evaluated on."""
