@@ -37,7 +37,7 @@ class HeldOut(NamedTuple):
     prefix: the beginning of the names of its metrics.
   """
 
-  batches: Callable[[], Batches]
+  batches: Callable[[], Iterator[dict[str, np.ndarray]]]
   num_batches: int
   score: Score | None
   prefix: str
@@ -269,7 +269,8 @@ def _results(
   meanwhile.
   """
   steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
-  for (block, results), _ in itertools.pairwise(itertools.chain(steps, [None])):
+  ahead = itertools.pairwise(itertools.chain(steps, [None]))
+  for (block, results), _ in ahead:  # type: ignore[misc]
     values, outputs = jax.device_get(results)
     fields = {name: block[name] for name in names if name in block}
     yield multihost_utils.process_allgather(fields, tiled=True), values, outputs

@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 
 from launch.record import throughput
 from tests import packs
-from training.evaluation import evaluate, evaluate_causal, evaluate_pretraining
+from training.evaluation import HeldOut, evaluate, evaluate_causal, evaluate_pretraining
 from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram
@@ -245,5 +245,5 @@ def test_a_causal_model_is_judged_by_its_tokens():
   assert found["loss"] == found["causal_loss"] == pytest.approx(np.mean(costs), rel=1e-5)
   assert found["causal_accuracy"] == pytest.approx(np.mean(hits))
   assert found["perplexity"] == pytest.approx(np.exp(np.mean(costs)), rel=1e-4)
-  held_out = types.SimpleNamespace(batches=lambda: batches, score=None, prefix="")
+  held_out = HeldOut(lambda: iter(batches), len(batches), score=None, prefix="")
   assert evaluate(program, params, [held_out], unigram_token=0) == found
