@@ -29,16 +29,19 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 import packing
-import pipeline
-from model import MODELS, AttentionError, weights
-from training import command, computation, init_from, processes
-from training.config import row_length
-from training.config.rules import check_fields, validate
-from training.errors import ConfigError
+from launch import command, computation, init_from, workdir
+from launch.data import make_held_out, prepare_dataset
+from launch.fields import row_length
+from launch.plans import read_plans
+from launch.record import report
+from launch.record.progress import Progress
+from launch.rules import check_fields, validate
+from model import MODELS, weights
+from pipeline.tasks.table import TASK_HEADS
+from training import processes
+from training.errors import ConfigError, Stopped
 from training.evaluation import evaluate, prediction_config
 from training.mesh import gather, make_mesh, replicated
-from training.record import report, saved_config, workdir
-from training.record.progress import Progress
 from training.step import ModelProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -59,12 +62,8 @@ flags.mark_flag_as_required("config")
 # Fields that decide how a run computed, not what its weights are; another machine may
 # compute differently.
 _COMPUTATION_FIELDS = (
-  "model.attention_impl",
-  "model.remat",
-  "model.dtype",
-  "model.init_from",
-  "model.dropout_rate",
-  "model.attention_dropout_rate",
+  *("model.attention_impl", "model.remat", "model.dtype", "model.init_from"),
+  *("model.dropout_rate", "model.attention_dropout_rate"),
 )
 
 
@@ -77,13 +76,8 @@ def main():
   mesh = make_mesh()
   processes.connect(mesh)
   computed = for_evaluation(config, num_devices=mesh.size)
-  validate(
-    computed,
-    algorithms=pipeline.ALGORITHMS,
-    tasks=pipeline.TASK_HEADS,
-    num_devices=mesh.size,
-  )
-  head = pipeline.TASK_HEADS[config.data.task]
+  validate(computed, num_devices=mesh.size)
+  head = TASK_HEADS[config.data.task]
   used = ""
   if workdir.is_run(folder):
     stored, why = open_run(config, folder, sharding=replicated(mesh))
@@ -98,21 +92,15 @@ def main():
     print(f"eval.py: {used}{how}", file=sys.stderr)
   program = ModelProgram(how.config, mesh=mesh, head=stored.head)
 
-  dataset = processes.on_first_then_others(lambda: pipeline.prepare_dataset(computed))
+  dataset = processes.on_first_then_others(lambda: prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   plans: dict[str, packing.Plan] = {}  # of a run
   if workdir.is_run(folder):
-    plans = pipeline.read_plans(config, dataset, folder, held_out_only=True)
+    plans = read_plans(config, dataset, folder, held_out_only=True)
   else:
     init_from.check_vocabulary(stored, dataset.vocabulary)
     init_from.check_labels(stored, dataset.labels)
-  held_out = pipeline.make_held_out(
-    computed,
-    dataset,
-    plans=plans,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
-  )
+  held_out = make_held_out(computed, dataset, plans=plans)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
@@ -124,7 +112,7 @@ def main():
       over=progress.over,
     )
   if not math.isfinite(loss := report.sum_of_losses(result)):
-    raise command.Stopped(
+    raise Stopped(
       f"The held-out loss is {loss}; expected a finite number. Choose another "
       "checkpoint with --step, or compute with --config.model.dtype=float32."
     )
@@ -152,8 +140,8 @@ def as_flags(words: list[str]) -> list[str]:
       f"{folder} does not hold a run, so its config is not known. Give one, such as "
       "--config=configs/classification.py."
     )
-  saved_config.get_config(str(folder))  # absl would show a traceback
-  return [f"--config={saved_config.FILE}:{folder}", *words]
+  workdir.get_config(str(folder))  # absl would show a traceback
+  return [f"--config={workdir.FILE}:{folder}", *words]
 
 
 def open_run(
@@ -193,13 +181,7 @@ def open_model(
       f"{config.data.task} needs a {needed}. Train one from it first, with train.py and "
       f"--config.model.init_from={folder}."
     )
-  positions, length = stored.config.max_position_embeddings, config.data.max_sequence_length
-  if length > positions:
-    raise ConfigError(
-      f"{folder} has {positions} positions, but config.data.max_sequence_length is "
-      f"{length}. Give --config.data.max_sequence_length={positions} and another "
-      "--config.data.directory."
-    )
+  init_from.check_length(config, stored.config.max_position_embeddings)
   return stored
 
 
@@ -221,8 +203,4 @@ def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
 
 
 if __name__ == "__main__":
-  command.run(
-    main,
-    mistakes=(packing.InputError, ConfigError, AttentionError, weights.WeightsError),
-    as_flags=as_flags,
-  )
+  command.run(main, as_flags=as_flags)

@@ -40,9 +40,14 @@ import tqdm
 import model
 import packing
 import pipeline
+from launch import computation, workdir
+from launch.command import MISTAKES
+from launch.computation import Computation
+from launch.data import settings_of
 from model import attention, hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from packing import InputError
+from packing.commands.program import Parser
 from packing.errors import check_integer, short_repr
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
@@ -62,12 +67,8 @@ from pipeline.prediction.of_model import (
 )
 from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
-from training import computation, evaluation
-from training.command import Parser
-from training.computation import Computation
-from training.errors import ConfigError
+from training import evaluation
 from training.mesh import make_mesh, replicated
-from training.record import saved_config, workdir
 from training.step import ModelProgram
 
 _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
@@ -110,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError, ValueError):
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
-  except (InputError, ConfigError, weights.WeightsError, model.AttentionError) as error:
+  except MISTAKES as error:
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     return 2
   except OSError as error:
@@ -126,8 +127,7 @@ def run(options: argparse.Namespace):
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
   compiler.keep_programs()
   opened = open_model(options)
-  computed = choose_computation(opened, options)
-  results = make_results(opened, options, computed)
+  results = make_results(opened, options)
   if options.input == STANDARD_INPUT and sys.stdin.isatty():
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   if opened.used:
@@ -138,7 +138,7 @@ def run(options: argparse.Namespace):
     print(f"predict.py: {opened.pooling.says}{instead}", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)
-  _write(results(examples), options, opened, computed)
+  _write(results(examples), options, opened)
   _report_cuts(tally, opened.settings)
 
 
@@ -167,20 +167,12 @@ def embed(
   options = _parser().parse_args([str(folder), f"--embed={pooling}"])
   opened = open_model(options)
   examples = examples_of(sentences, opened.settings, opened.tokenizer)
-  computed = choose_computation(opened, options)
-  vectors = [vector for _, vector in make_results(opened, options, computed)(examples)]
+  vectors = [vector for _, vector in make_results(opened, options)(examples)]
   return np.array(vectors, np.float32).reshape(-1, opened.stored.config.hidden_size)
 
 
-def choose_computation(opened: Opened, options: argparse.Namespace) -> Computation:
-  """The dtype and the attention, by the options or the fastest on this device."""
-  names = {"dtype": options.dtype, "attention_impl": options.attention_impl}
-  config = evaluation.prediction_config(opened.stored.config, **names)
-  return computation.of(config, [opened.settings.max_sequence_length])
-
-
 def make_results(
-  opened: Opened, options: argparse.Namespace, computed: Computation
+  opened: Opened, options: argparse.Namespace
 ) -> Callable[[Iterator[Example]], Iterator[Any]]:
   """Makes a function from examples to the model's answers or embeddings.
 
@@ -188,7 +180,7 @@ def make_results(
   requested.
   """
   stored, settings, mesh = opened.stored, opened.settings, make_mesh()
-  program = ModelProgram(computed.config, mesh=mesh, head=stored.head)
+  program = ModelProgram(opened.computed.config, mesh=mesh, head=stored.head)
   shape = BatchShape(
     settings.max_sequence_length,
     batch_size=-(-options.batch_size // mesh.size) * mesh.size,
@@ -218,12 +210,7 @@ def make_results(
   return results
 
 
-def _write(
-  results: Iterator[Any],
-  options: argparse.Namespace,
-  opened: Opened,
-  computed: Computation,
-):
+def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
   start, number, wrote = time.perf_counter(), 0, ""
   what = "embedding" if options.embed else "answering"
   to_text = as_json if options.embed else json.dumps
@@ -252,7 +239,7 @@ def _write(
   seconds = time.perf_counter() - start
   done = "embedded" if options.embed else "answered"
   said = f"{done} {number:,} examples in {seconds:.1f} s{wrote}"
-  print(f"{said}, {computed}", file=sys.stderr)
+  print(f"{said}, {opened.computed}", file=sys.stderr)
 
 
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
@@ -289,8 +276,8 @@ def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
     position_reset = getattr(config, "position_reset", True)
     raise InputError(
       f"{stored.directory} was trained with attention_mask={config.attention_mask} and "
-      f"position_reset={position_reset}, so answers depend on the other sequences "
-      "in the row. Give --algorithm none."
+      f"position_reset={position_reset}, so answers depend on the row. Give --algorithm "
+      "none."
     )
 
 
@@ -306,6 +293,7 @@ class Opened(NamedTuple):
     labels: names of the classes; () for none.
     used: the checkpoint of a run and why this one, in words; "" for other folders.
     pooling: how embeddings are made.
+    computed: the dtype and the attention, by the options or the fastest on this device.
   """
 
   stored: weights.StoredModel
@@ -314,6 +302,7 @@ class Opened(NamedTuple):
   labels: tuple[str, ...]
   used: str
   pooling: Pooling
+  computed: Computation
 
 
 def open_model(options: argparse.Namespace) -> Opened:
@@ -326,7 +315,7 @@ def open_model(options: argparse.Namespace) -> Opened:
   folder = pathlib.Path(options.folder)
   run_config, used = None, ""
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
-    run_config = saved_config.get_config(str(folder))
+    run_config = workdir.get_config(str(folder))
     step, why = weights.choose_step(folder, options.step)
     used = f"step {step} of {folder} ({why})"
   else:
@@ -339,9 +328,8 @@ def open_model(options: argparse.Namespace) -> Opened:
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(
-      f"{folder} holds a {stored.kind.__name__}, which predicts next tokens. "
-      "Train and evaluate it with train.py and eval.py; to write text with it, export it: "
-      "python -m model export."
+      f"{folder} holds a {stored.kind.__name__}, which predicts next tokens. To write text "
+      "with it, export it: python -m model export."
     )
   longest, pooling = options.max_sequence_length, Pooling("")
   if options.embed:
@@ -352,15 +340,14 @@ def open_model(options: argparse.Namespace) -> Opened:
   elif default_task(stored.head, 1) is None:
     raise InputError(
       f"{folder} holds a {stored.kind.__name__}, which cannot answer examples. Give "
-      "--embed for embeddings, or fine-tune it first, such as with: python train.py "
-      "--config=configs/glue.py:cola --workdir=RUN "
-      f"--config.model.init_from={folder}; then give RUN."
+      "--embed for embeddings, or fine-tune it first: train.py with "
+      f"--config=configs/glue.py:cola --config.model.init_from={folder}."
     )
   config = stored.config_as(model.EncoderConfig)
   settings = settings_to_read(
     options.input,
     "" if options.embed else stored.head,
-    trained_on=pipeline.settings_of(run_config.data) if run_config else None,
+    trained_on=settings_of(run_config.data) if run_config else None,
     task=options.task,
     changes={name: getattr(options, name) for name in _READING}
     | {"max_sequence_length": longest},
@@ -372,7 +359,11 @@ def open_model(options: argparse.Namespace) -> Opened:
     outputs = config.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   tokenizer = open_tokenizer(folder, stored.vocabulary, vocab_file=settings.vocab_file)
-  return Opened(stored, settings, tokenizer, labels, used, pooling)
+  names = {"dtype": options.dtype, "attention_impl": options.attention_impl}
+  computed = computation.of(
+    evaluation.prediction_config(stored.config, **names), [settings.max_sequence_length]
+  )
+  return Opened(stored, settings, tokenizer, labels, used, pooling, computed)
 
 
 def _encoder(

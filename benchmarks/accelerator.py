@@ -52,7 +52,7 @@ from benchmarks.command import make_parser, write
 from benchmarks.trace import name_operations
 from lab.machine import machine_and_device
 from lab.options import add, run, some_of
-from training.record.flops import peak_of
+from launch.record.flops import peak_of
 
 CASES = (
   Case("base", 512, 64, 100),

@@ -13,7 +13,7 @@ from lab import options as lab
 from lab.options import add
 from model import SIZES
 from model.files import write_json
-from training.command import Parser
+from packing.commands.program import Parser
 
 DTYPES = ("float32", "bfloat16")
 

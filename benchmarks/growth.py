@@ -28,9 +28,9 @@ from lab.statistics import quartiles, spread
 from lab.table import record_table, table
 from lab.timing import steps, turns
 from lab.timing.models import make_program
+from launch.record.parameters import count_parameters
+from launch.record.progress import Progress
 from training.mesh import put_batch
-from training.record.parameters import count_parameters
-from training.record.progress import Progress
 
 
 class Shape(NamedTuple):

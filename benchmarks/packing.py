@@ -29,7 +29,7 @@ from benchmarks.packers import PACKERS, WORKLOADS, row_of
 from lab.machine import machine
 from lab.options import add, run
 from lab.table import print_table
-from training.record.progress import Progress
+from launch.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPTHS = (2, 3, 4, 8, None)

@@ -30,8 +30,8 @@ from lab.statistics import spread
 from lab.table import print_table, record_table
 from lab.timing.speedup import KINDS, measure
 from lab.timing.steps import MEASURED, not_run_lines
+from launch.record.flops import peak_of
 from model import IMPLEMENTATIONS
-from training.record.flops import peak_of
 
 # By row length, the packing factor and the realised speed-up in the paper: Table 2,
 # BERT-base, and for 512 tokens Table 1, NNLSHP at depth 3.

@@ -55,13 +55,13 @@ from lab.options import add, add_some, run, some_of
 from lab.timing.models import ADAMW, FAMILIES, VOCAB_SIZE, make_config
 from lab.timing.steps import MEASURED, not_run_lines, why_not
 from lab.timing.turns import in_turns
+from launch.record.compilations import CompilationCounter
+from launch.record.progress import Progress
 from model import IMPLEMENTATIONS, BertConfig, EncoderConfig, hf
+from packing.commands.program import positive
 from pipeline.batches.packed import PackedBatch
-from training.command import positive
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
-from training.record.compilations import CompilationCounter
-from training.record.progress import Progress
 from training.step import TrainingProgram
 
 NEEDED = ("torch", "transformers")  # packages of the peers

@@ -27,7 +27,7 @@ from lab.exhibits import Exhibit
 from lab.options import add, make_parser
 from lab.part import read
 from lab.statistics import judge
-from training.record.files import write_json, write_text
+from packing.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKING = "docs/reproduction"

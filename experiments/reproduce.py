@@ -20,8 +20,8 @@ from lab import command, report
 from lab import part as parts
 from lab.exhibits import Part
 from lab.options import add_some
-from training.command import Stopped
-from training.record.files import write_text
+from packing.files import write_text
+from training.errors import Stopped
 
 # In the order of the report: the name of each part, and its module in packing_paper.
 PARTS = {

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from packing.commands.program import Parser, positive
 from training import memory
-from training.command import Parser, Stopped, positive
+from training.errors import Stopped
 
 
 def make_parser(doc: str | None, module: str) -> Parser:

@@ -15,8 +15,8 @@ from lab.exhibits import Exhibit, Part
 from lab.machine import machine
 from model.weights import WeightsError
 from packing import InputError
+from packing.files import write_json, write_text
 from training.errors import ConfigError
-from training.record.files import write_json, write_text
 
 # What a part raises if its input is wrong.
 MISTAKES = (InputError, ConfigError, WeightsError, OSError)

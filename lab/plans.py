@@ -17,7 +17,7 @@ import scipy
 import packing
 from lab import records
 from lab.exhibits import Part
-from training.record.files import write_json
+from packing.files import write_json
 
 
 def cached_plan(

@@ -27,7 +27,7 @@ from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
 from packing.row import make_row, make_rows
-from packing.step import StepPacks, pack_step
+from packing.batches.step import StepPacks, pack_step
 
 __version__ = "0.2.0"
 

@@ -13,10 +13,9 @@ _NAMES = {
   "batches.loader": "PackedLoader RowLoader",
   "batches.masking": "Masking",
   "batches.online": "OnlineBatches",
-  "batches.plans": "ALGORITHMS keep_plans make_plan plan_sha256 read_plans",
+  "batches.plans": "plan_sha256",
   "batches.streamed": "StreamedSequences",
   "batches.windows": "WindowLoader",
-  "config": "check_data make_batches make_held_out make_loader prepare_dataset settings_of",
   "dataset": "PreparedDataset open_dataset",
   "prediction.answers": "label_names",
   "prediction.examples": "read_examples",
@@ -31,23 +30,9 @@ if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.batches.loader import PackedLoader, RowLoader
   from pipeline.batches.masking import Masking
   from pipeline.batches.online import OnlineBatches
-  from pipeline.batches.plans import (
-    ALGORITHMS,
-    keep_plans,
-    make_plan,
-    plan_sha256,
-    read_plans,
-  )
+  from pipeline.batches.plans import plan_sha256
   from pipeline.batches.streamed import StreamedSequences
   from pipeline.batches.windows import WindowLoader
-  from pipeline.config import (
-    check_data,
-    make_batches,
-    make_held_out,
-    make_loader,
-    prepare_dataset,
-    settings_of,
-  )
   from pipeline.dataset import PreparedDataset, open_dataset
   from pipeline.prediction.answers import label_names
   from pipeline.prediction.examples import read_examples

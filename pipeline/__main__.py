@@ -19,7 +19,6 @@ from packing import InputError
 from packing.commands.program import Parser, fail, print_result
 from packing.errors import check_integer
 from pipeline.batches.audit import AuditError, audit, report
-from pipeline.config import make_audit_loader, read_config
 from pipeline.dataset import PreparedDataset, open_dataset
 from pipeline.preparation.beam import BeamRunner
 from pipeline.preparation.prepare import prepare
@@ -275,6 +274,9 @@ def _add_audit(command):
 
 
 def _audit(options) -> tuple[int, str]:
+  from launch.data import make_audit_loader  # here, since it imports JAX
+  from launch.fields import read_config
+
   check_integer("--epoch", options.epoch, at_least=0)
   check_integer("--hosts", options.hosts, at_least=1)
   loader = make_audit_loader(

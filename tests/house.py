@@ -21,11 +21,13 @@ ROOMS = {
   "plan planfile row arrow epochs online batches pack commands testing torch grain "
   "datasets __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
-  "prediction config __main__",
+  "prediction __main__",
   "model": "config dropout layer_norm masks attention losses products blocks bert "
   "modern_bert gpt2 models files weights hf testing __main__",
-  "training": "errors memory compiler stopping command mesh optimizer recipe "
-  "processes config init_from computation step checkpoint evaluation record sweep",
+  "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
+  "evaluation",
+  "launch": "fields workdir command model_config computation recipe plans data init_from "
+  "rules reference record run summary sweep",
   "lab": "machine table options pictures exhibits statistics records real_data embeddings "
   "timing report part plans studies command",
   "experiments": "finetuning load_balance packing_paper contamination atom_size reproduce "
@@ -36,14 +38,15 @@ MAY_IMPORT: dict[str, set[str]] = {
   "packing": set(),
   "model": {"packing"},
   "pipeline": {"packing"},
-  "training": {"model"},
+  "training": {"packing", "model"},
+  "launch": {"packing", "model", "pipeline", "training"},
   "configs": set(),
-  "lab": {"packing", "model", "pipeline", "training"},
-  "benchmarks": {"packing", "model", "pipeline", "training", "lab"},
-  "experiments": {"packing", "model", "pipeline", "training", "lab"},
+  "lab": {"packing", "model", "pipeline", "training", "launch"},
+  "benchmarks": {"packing", "model", "pipeline", "training", "launch", "lab"},
+  "experiments": {"packing", "model", "pipeline", "training", "launch", "lab"},
 }
-# A room that imports more than its package: a sweep checks its runs as train.py does.
-ROOM_MAY_IMPORT: dict[tuple[str, str], set[str]] = {("training", "sweep"): {"pipeline"}}
+# A command that stands above all packages, as train.py does: it audits a run's batches.
+PROGRAM = pathlib.Path("pipeline/__main__.py")
 
 
 def files(package: str, root: pathlib.Path = ROOT) -> list[pathlib.Path]:
@@ -130,7 +133,7 @@ def table(root: pathlib.Path = ROOT) -> str:
 
 # What is counted together.
 PARTS = {
-  "product": ("packing", "pipeline", "model", "training", "configs", "*.py"),
+  "product": ("packing", "pipeline", "model", "training", "launch", "configs", "*.py"),
   "experiments": ("experiments", "lab"),
   "benchmarks": ("benchmarks",),
   "tests": ("tests",),

@@ -7,10 +7,10 @@ os.environ.setdefault("TQDM_MININTERVAL", "15")  # as programs set it; read at i
 
 import tensorboardX  # noqa: F401
 
+import launch.record.plots
+import launch.record.throughput  # noqa: F401
 import training.checkpoint
 import training.evaluation
-import training.record.plots
-import training.record.throughput
 import training.step  # noqa: F401
 
 gc.freeze()

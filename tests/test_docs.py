@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 import packing
+from launch import reference
 from tests import markdown
 from tests.markdown import CURRENT, DOCUMENTS, ROOT
-from training.config import reference
 
 OURS = [path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()]
 OURS += ["benchmarks", "configs", "docs", "tests"]
@@ -77,7 +77,7 @@ def test_python_is_python_and_recipes_are_shown_as_they_are():
 
 
 def test_the_reference_of_the_config_is_that_of_the_code():
-  """python -m training.config.reference > docs/config.md"""
+  """python -m launch.reference > docs/config.md"""
   page = (ROOT / "docs" / "config.md").read_text()
   assert page == reference.reference() + "\n"
 

@@ -13,14 +13,14 @@ from ml_collections import ConfigDict
 
 import pipeline.__main__
 from configs import base
-from pipeline.config import PREPARED, check_prepared
+from launch.data import PREPARED, check_prepared
+from launch.sweep.file import load_sweep, make_sweep
 from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT
-from training.sweep.file import load_sweep, make_sweep
 
 WITH_COMMANDS = ("packing", "pipeline", "model")
 # Theirs are absl's flags, which are one set a process.
-WITH_FLAGS = ("train.py", "eval.py", "training.recipe", "lab.studies.paired_run")
+WITH_FLAGS = ("train.py", "eval.py", "launch.recipe", "lab.studies.paired_run")
 PLACEHOLDER = re.compile(r"\.\.\.|[A-Z]+|'.*'|.*[|<].*")
 
 
@@ -97,7 +97,7 @@ def configs_of(words: list[str]) -> list[ConfigDict]:
   """Of the runs that a documented train.py, eval.py or sweep makes; they are checked."""
   (program,), arguments = split(words)
   options = [word for word in arguments if word.startswith("--config.")]
-  if program == "training.sweep":
+  if program == "launch.sweep":
     swept = load_sweep(arguments[0], options)
   else:
     spec = {"config": option_of(arguments, "--config"), "grid": {"seed": [0]}}

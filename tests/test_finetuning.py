@@ -106,7 +106,7 @@ import pathlib, runpy, sys
 root = pathlib.Path(sys.argv[1]).parent
 sys.path.insert(0, str(root))
 import jax
-from training.record import throughput
+from launch.record import throughput
 measure = throughput.packed_against_unpacked
 def look(*arguments, **options):
   print("live bytes:", sum(x.nbytes for x in jax.live_arrays()))

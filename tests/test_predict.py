@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import pipeline
 import predict
 from configs import base
+from launch.record.compilations import CompilationCounter
 from model import hf, weights
 from model.__main__ import main as model_command
 from model.models import abstract_model
@@ -33,7 +34,6 @@ from pipeline.tokenizer import Tokenizer
 from tests import packs, programs, shared_data
 from training import evaluation
 from training.mesh import make_mesh
-from training.record.compilations import CompilationCounter
 from training.step import ModelProgram
 
 TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "?", ".", *"abcdefghij"

@@ -8,12 +8,12 @@ import pytest
 
 import packing
 import pipeline
+from launch.record.parameters import parameters_digest
 from model import weights
 from model.__main__ import main as model_command
 from pipeline.dataset import open_dataset
 from tests import forked, prepared, programs
 from tests.programs import ROOT, STEPS, fields, lines_of, run, succeed, summary_of
-from training.record.parameters import parameters_digest
 
 
 def test_a_run_leaves_everything_that_the_contract_names(finished):
@@ -188,7 +188,7 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("train.py", "--processes=2", "expected --coordinator=HOST:PORT"),
     ("train.py", "--coordinator=localhost:1", "expected both, and a process from 0"),
     ("train.py", f"{JOINED} --process=2", "--processes=2 --process=2"),
-    ("eval.py", "--workdir=/nowhere", "Expected a run in"),
+    ("eval.py", "--workdir=/nowhere", "Expected the config of a run"),
     ("eval.py", "--step=7", "Expected a checkpoint of step 7"),
     ("eval.py", "other", "Expected one folder, found "),
     ("eval.py", "--config.model.size=mini", "model.size was 'tiny' and is now 'mini'"),

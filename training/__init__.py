@@ -1,1 +1,1 @@
-"""Training: recipes, optimizers, steps, checkpoints, evaluation, runs and sweeps."""
+"""Training: optimizers, the compiled step, checkpoints, evaluation; reads no config."""

@@ -134,13 +134,9 @@ class Checkpoints:
     except (OSError, ValueError) as error:  # TensorStore raises ValueError on a full disk
       raise OSError(
         f"The checkpoint of step {step} could not be written to {self._folder}: "
-        f"{weights.beginning(error)} {self._kept()} Make room, and run the same command "
-        "again."
+        f"{weights.beginning(error)} Steps {self.steps} are kept. Make room, and run the "
+        "same command again."
       ) from error
-
-  def _kept(self) -> str:
-    steps = ", ".join(map(str, self.steps))
-    return f"Checkpoints of steps {steps} are kept." if steps else "No checkpoint is kept."
 
   def restore_newest(
     self, abstract_state: State, *, optimizer: Mapping[str, Any] | None = None
@@ -179,8 +175,8 @@ class Checkpoints:
       processes.on_first(functools.partial(self._move_away, str(step), why))
     if any((self._folder / BROKEN).glob("*")):
       raise weights.WeightsError(
-        f"No checkpoint in {self._folder} can be read; all were moved to {BROKEN}/ there. "
-        "Restore one from a backup, or start again with another --workdir."
+        f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/. Restore one "
+        "from a backup, or give another --workdir."
       )
     return None
 
@@ -254,12 +250,8 @@ class Checkpoints:
     aside.mkdir(exist_ok=True)
     number = sum(1 for _ in aside.glob(f"{name}.*"))
     (self._folder / name).rename(aside / f"{name}.{number}")
-    print(
-      f"WARNING: the checkpoint of step {name} is broken: {why} It was moved to {aside}; "
-      "the previous one is tried.",
-      file=sys.stderr,
-      flush=True,
-    )
+    warning = f"WARNING: the checkpoint of step {name} is broken: {why}"
+    print(f"{warning} It was moved to {aside}.", file=sys.stderr, flush=True)
 
 
 def _sha256(metadata: dict[str, Any]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,13 +21,11 @@ LENGTH_BINS = 4
 _READ = ("sequence_mask", "sequence_labels", "segment_ids", "mlm_segment_ids", "mlm_labels")
 _PREDICTED = ("sequence_mask", "segment_ids", "cls_positions", "sequence_ids")
 
-_Step = TypeVar("_Step")
-
 Batches = Iterable[Mapping[str, np.ndarray]]
 Score = Callable[[Sequence[np.ndarray]], dict[str, float]]
 
 
-class HeldOut(Protocol):
+class HeldOut(NamedTuple):
   """A set of sequences to evaluate on.
 
   Attributes:
@@ -38,14 +37,10 @@ class HeldOut(Protocol):
     prefix: the beginning of the names of its metrics.
   """
 
-  @property
-  def batches(self) -> Callable[[], Batches]: ...
-  @property
-  def num_batches(self) -> int: ...
-  @property
-  def score(self) -> Score | None: ...
-  @property
-  def prefix(self) -> str: ...
+  batches: Callable[[], Iterator[dict[str, np.ndarray]]]
+  num_batches: int
+  score: Score | None
+  prefix: str
 
 
 def evaluate(
@@ -101,12 +96,8 @@ def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
   """
   totals = {"causal_loss": 0.0, "causal_accuracy": 0.0}
   tokens = sequences = 0
-  for block in batches:
-    results, _ = jax.device_get(program.eval_step(params, put_batch(block, program.mesh)))
-    read = ("sequence_mask", "segment_ids", "loss_mask")
-    batch = multihost_utils.process_allgather(
-      {name: block[name] for name in read if name in block}, tiled=True
-    )
+  read = ("sequence_mask", "segment_ids", "loss_mask")
+  for batch, results, _ in _results(program, params, batches, read):
     used = batch["sequence_mask"]
     owners = np.asarray(losses.next_token_owners(batch))
     numbers = np.arange(1, used.shape[1] + 1)
@@ -147,27 +138,22 @@ def evaluate_pretraining(
     `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and
     `sequences`, the number of all sequences.
   """
-  columns: dict[str, list[np.ndarray]] = {}
-
-  def add(name: str, values):
-    columns.setdefault(name, []).append(np.asarray(values))
-
+  columns = defaultdict[str, list[np.ndarray]](list)
   row_length = 0
-  for block in batches:
-    results, _ = jax.device_get(program.eval_step(params, put_batch(block, program.mesh)))
-    batch = multihost_utils.process_allgather({n: block[n] for n in _READ}, tiled=True)
+  for batch, results, _ in _results(program, params, batches, _READ):
     used = batch["sequence_mask"]
     row_length = batch["segment_ids"].shape[1]
     for name, (values, counts) in results.items():
-      add(name, values[used])
-      add(f"{name}_counts", counts[used])
+      columns[name].append(values[used])
+      columns[f"{name}_counts"].append(counts[used])
     numbers = np.arange(1, used.shape[1] + 1)
     belongs = batch["mlm_segment_ids"][:, None, :] == numbers[None, :, None]
     hits = (belongs & (batch["mlm_labels"] == unigram_token)[:, None, :]).sum(-1)
-    add("unigram_mlm_accuracy", (hits / np.maximum(belongs.sum(-1), 1))[used])
-    add("labels", batch["sequence_labels"][used])
+    hit_rates = hits / np.maximum(belongs.sum(-1), 1)
+    columns["unigram_mlm_accuracy"].append(hit_rates[used])
+    columns["labels"].append(batch["sequence_labels"][used])
     lengths = (batch["segment_ids"][:, None, :] == numbers[None, :, None]).sum(-1)
-    add("lengths", lengths[used])
+    columns["lengths"].append(lengths[used])
 
   values = {name: np.concatenate(parts) for name, parts in columns.items()}
   has_mlm = values["mlm_loss_counts"]
@@ -249,7 +235,7 @@ def predict(program: ModelProgram, params, batches: Batches) -> Predictions:
   """
   found: dict[int, np.ndarray] = {}
   losses = []
-  for batch, values, outputs in _results(program, params, batches):
+  for batch, values, outputs in _results(program, params, batches, _PREDICTED):
     ((name, logits),) = outputs.items()
     found |= _by_number(name, logits, batch)
     losses.append(values[name.replace("_logits", "_loss")][0][batch["sequence_mask"]])
@@ -268,18 +254,25 @@ def embed(
     pooling: mean, cls or pooled, as in the outputs of `model.BertModel`.
   """
   found: dict[int, np.ndarray] = {}
-  for batch, _, outputs in _results(program, params, batches):
+  for batch, _, outputs in _results(program, params, batches, _PREDICTED):
     name = f"sequence_{pooling}"
     found |= _by_number(name, outputs[name], batch)
   return [found[number] for number in sorted(found)]
 
 
-def _results(program: ModelProgram, params, batches) -> Iterator[tuple[dict, dict, dict]]:
-  """Yields each batch's `_PREDICTED` fields (of all processes), losses and outputs."""
+def _results(
+  program: ModelProgram, params, batches: Batches, names: Sequence[str]
+) -> Iterator[tuple[dict, dict, dict]]:
+  """Yields each batch's fields of these names (of all processes), losses and outputs.
+
+  Each step starts before the results of the previous one are yielded, so that devices work
+  meanwhile.
+  """
   steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
-  for block, results in _one_ahead(steps):
+  ahead = itertools.pairwise(itertools.chain(steps, [None]))
+  for (block, results), _ in ahead:  # type: ignore[misc]
     values, outputs = jax.device_get(results)
-    fields = {name: block[name] for name in _PREDICTED}
+    fields = {name: block[name] for name in names if name in block}
     yield multihost_utils.process_allgather(fields, tiled=True), values, outputs
 
 
@@ -319,9 +312,3 @@ def take_apart(
   lengths = (segment_ids[:, None] == numbers[:, None]).sum(-1)[rows, slots]
   places = zip(rows.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
   return [values[row, start:stop] for row, start, stop in places]
-
-
-def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:
-  """Starts each step before it yields the previous one, so that devices work meanwhile."""
-  for before, _ in itertools.pairwise(itertools.chain(steps, [None])):
-    yield before  # type: ignore[misc]

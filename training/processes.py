@@ -20,8 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import multihost
 
-from training.command import Stopped
-from training.errors import ConfigError
+from training.errors import ConfigError, Stopped
 from training.stopping import signals
 
 _COORDINATOR = flags.DEFINE_string(
@@ -51,7 +50,7 @@ def start():
   if coordinator in ("", "auto"):
     if any(numbers):
       raise ConfigError(
-        f"--processes and --process are given with --coordinator={coordinator!r}; expected "
+        f"--processes or --process with --coordinator={coordinator!r}; expected "
         "--coordinator=HOST:PORT of process 0."
       )
     if not coordinator:

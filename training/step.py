@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.nnx as nnx
 import jax
@@ -59,6 +59,24 @@ class ModelProgram:
     return losses.per_sequence(outputs, batch), logits
 
 
+class StepOptions(NamedTuple):
+  """How a step is computed.
+
+  Attributes:
+    accumulate: micro-batches per step. Their losses and gradients are summed and divided
+      by the counts of the whole batch, so the step equals that of the whole batch. The
+      batch size must be a multiple of `accumulate` times the number of devices.
+    skip_bad_steps: whether a step whose loss, gradient or parameters are not finite is
+      skipped; otherwise the step is applied and only flagged in `finite`.
+  """
+
+  accumulate: int = 1
+  skip_bad_steps: bool = False
+
+
+_PLAIN = StepOptions()
+
+
 class TrainingProgram(ModelProgram):
   """A model and its optimizer as compiled functions of a state and a batch.
 
@@ -71,11 +89,7 @@ class TrainingProgram(ModelProgram):
     optimizer: an Optax transformation.
     seed: of the initial parameters and of dropout.
     loss_unit: the unit that has equal weight in the loss; a key of `model.LOSS_UNITS`.
-    accumulate: micro-batches per step. Their losses and gradients are summed and divided
-      by the counts of the whole batch, so the step equals that of the whole batch. The
-      batch size must be a multiple of `accumulate` times the number of devices.
-    skip_bad_steps: whether a step whose loss, gradient or parameters are not finite is
-      skipped; otherwise the step is applied and only flagged in `finite`.
+    options: micro-batches, and what happens to bad steps.
 
   Raises:
     ConfigError: JAX_PLATFORMS excludes the CPU, on which parameters are drawn.
@@ -90,19 +104,17 @@ class TrainingProgram(ModelProgram):
     seed: int,
     head: str = "pretraining",
     loss_unit: str = "sequence",
-    accumulate: int = 1,
-    skip_bad_steps: bool = False,
+    options: StepOptions = _PLAIN,
   ):
     super().__init__(config, mesh=mesh, head=head)
-    try:  # now, since a run that goes on draws parameters only at its end
+    try:  # now, since a resumed run draws parameters only at its end
       drawing_device()
     except LookupError as error:
       raise ConfigError(str(error)) from error
     self._optimizer = optimizer
     self._seed = seed
     self._loss_unit = loss_unit
-    self._accumulate = accumulate
-    self._skip_bad_steps = skip_bad_steps
+    self._accumulate, self._skip_bad_steps = options
     self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
     self._shardings = split_state(mesh, self._abstract)
     self.train_step_name = self._train_step.__name__  # as JAX's events report it

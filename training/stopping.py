@@ -146,13 +146,19 @@ def judge(
     metric: a field of the lines; higher is better.
     target: masked-token accuracy that ends the run, a fraction; 0 for none.
     patience: number of evaluations without improvement that ends the run; 0 for none.
+
+  Example:
+    >>> lines = [{"f1": x, "step": t} for t, x in enumerate([0.3, 0.5, 0.5, 0.4])]
+    >>> options = {"metric": "f1", "target": 0.0}
+    >>> [judge(lines, patience=n, **options).ended for n in (0, 1, 2, 3)]
+    [False, True, True, False]
   """
   best = best_of(eval_lines, metric=metric)
-  return Verdict(
-    best["step"] if best else None,
-    bool(target_reached(eval_lines, target=target))
-    or out_of_patience(eval_lines, metric=metric, patience=patience),
-  )
+  ended = bool(target_reached(eval_lines, target=target))
+  if 0 < patience < len(eval_lines):
+    values = [line[metric] for line in eval_lines]
+    ended |= max(values[-patience:]) <= max(values[:-patience])
+  return Verdict(best["step"] if best else None, ended)
 
 
 def best_of(eval_lines: Sequence[Mapping], *, metric: str) -> Mapping | None:
@@ -163,25 +169,6 @@ def best_of(eval_lines: Sequence[Mapping], *, metric: str) -> Mapping | None:
     5
   """
   return max(eval_lines, key=lambda line: line[metric], default=None)
-
-
-def out_of_patience(eval_lines: Sequence[Mapping], *, metric: str, patience: int) -> bool:
-  """Whether none of the last `patience` evaluations improved on the best before them.
-
-  Args:
-    eval_lines: the lines of `eval.jsonl`, in order.
-    metric: a field of the lines; higher is better.
-    patience: how many; 0 to continue forever.
-
-  Example:
-    >>> lines = [{"f1": 0.3}, {"f1": 0.5}, {"f1": 0.5}, {"f1": 0.4}]
-    >>> [out_of_patience(lines, metric="f1", patience=n) for n in (0, 1, 2, 3)]
-    [False, True, True, False]
-  """
-  if not patience or len(eval_lines) <= patience:
-    return False
-  values = [line[metric] for line in eval_lines]
-  return max(values[-patience:]) <= max(values[:-patience])
 
 
 def target_reached(eval_lines: Iterable[Mapping], *, target: float) -> dict[str, float]:

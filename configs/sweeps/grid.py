@@ -4,7 +4,7 @@ Attention within each sequence or over the whole row; positions that start at 0 
 sequence or continue; losses averaged over sequences, tokens or packs; packs of at most 2 or
 5 sequences; and a heuristic's packs or the provably fewest. On your own data:
 
-  python -m training.sweep configs/sweeps/grid.py --workdir=runs/sweeps/mine \\
+  python -m launch.sweep configs/sweeps/grid.py --workdir=runs/sweeps/mine \\
       --config.data.source=prepared --config.data.directory=data/mine \\
       --config.data.max_sequence_length=128
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-import pipeline
 from experiments.atom_size.atom_sizes import atom_sizes
 from experiments.atom_size.layouts import NAMES, concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
@@ -43,11 +42,12 @@ from lab import command, real_data
 from lab.exhibits import Exhibit, Part
 from lab.part import machines_of
 from lab.studies.study import Study
+from launch.data import prepare_dataset
+from launch.model_config import model_config
+from launch.record.parameters import count_parameters
 from model.models import abstract_model
 from packing import InputError
 from pipeline.batches.atoms import documents
-from training.config import model_config
-from training.record.parameters import count_parameters
 
 PAPER_ROWS = (64, 32, 128)
 LONG_ROWS = (256, 512)  # longer than most documents; the paper leaves this case open
@@ -130,7 +130,7 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
 
 def _documents(study: Study) -> tuple[np.ndarray, int]:
   """The tokens of each document, int[D], and the size of the vocabulary."""
-  dataset = pipeline.prepare_dataset(study.runs[0][1].config)
+  dataset = prepare_dataset(study.runs[0][1].config)
   return documents(dataset.train)[0], len(dataset.vocabulary)
 
 

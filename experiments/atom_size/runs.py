@@ -24,14 +24,16 @@ from lab.machine import machine_and_device
 from lab.studies.paired_run import fit
 from lab.studies.study import Arm, Study, agrees, identity, worker
 from lab.timing.turns import in_turns
+from launch.data import make_held_out, make_loader, prepare_dataset
+from launch.model_config import model_config
+from launch.plans import make_plan
+from launch.recipe import parse_duration
+from packing.files import write_json
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch
-from training.config import model_config
 from training.evaluation import evaluate_causal
 from training.mesh import make_mesh, put_batch
 from training.optimizer import adamw
-from training.recipe import parse_duration
-from training.record.files import write_json
 from training.step import TrainingProgram
 
 SEEDS = 3
@@ -155,8 +157,8 @@ class Shared:
   def __init__(self, config: ConfigDict):
     packed = config.copy_and_resolve_references()
     packed.data.update({"layout": "packed", "atom_size": 0, "loss_on_padding": False})
-    self.dataset = pipeline.prepare_dataset(packed)
-    self.plan = pipeline.make_plan(packed, self.dataset.train)
+    self.dataset = prepare_dataset(packed)
+    self.plan = make_plan(packed, self.dataset.train)
     self._packed = packed
     optimizer = packed.optimizer
     peak, steps = optimizer.learning_rate, optimizer.warmup_steps
@@ -176,7 +178,7 @@ class Shared:
   def loader(self, config: ConfigDict) -> RowLoader:
     """The rows of an arm, with as many slots as packs have."""
     if config.data.layout == "packed":
-      return pipeline.make_loader(
+      return make_loader(
         config, self.dataset.train, self.dataset.vocabulary, plan=self.plan
       )
     return pipeline.AtomLoader(
@@ -192,7 +194,7 @@ class Shared:
 
   def held_out(self) -> list[PackedBatch]:
     """Windows of the held-out documents, the same for all arms."""
-    (held_out,) = pipeline.make_held_out(self._packed, self.dataset)
+    (held_out,) = make_held_out(self._packed, self.dataset)
     return list(held_out.batches())
 
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-import pipeline
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import (
   AT_MOST,
@@ -29,11 +28,12 @@ from lab import command, real_data, report
 from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.options import add_some
 from lab.statistics import mean_and_sd, same_score
+from launch.data import make_held_out, prepare_dataset
+from launch.sweep.file import Run, make_sweep
 from model import weights
 from training.evaluation import predict
 from training.mesh import make_mesh
 from training.step import ModelProgram
-from training.sweep.file import Run, make_sweep
 
 SEEDS = 5  # of each arm; the first is 1
 ARMS: dict[str, dict[str, Any]] = {
@@ -115,12 +115,12 @@ def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
   stored = weights.open_folder(folder)
   program = ModelProgram(stored.config, mesh=make_mesh(1), head=stored.head)
   params = stored.load()
-  dataset = pipeline.prepare_dataset(config)
+  dataset = prepare_dataset(config)
   logits = []
   for algorithm in (config.packing.algorithm, "none"):
     changed = config.copy_and_resolve_references()
     changed.packing.algorithm = algorithm
-    (held_out, *_) = pipeline.make_held_out(changed, dataset)
+    (held_out, *_) = make_held_out(changed, dataset)
     logits.append(predict(program, params, held_out.batches()).logits)
   return Same(
     len(logits[0]),

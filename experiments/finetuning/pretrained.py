@@ -12,7 +12,7 @@ from experiments.finetuning.runs import Runs, run_all
 from lab.statistics import mean_and_sd
 from lab.studies.study import prepare_data, weights_digest
 from lab.table import table
-from training.sweep.file import make_sweep
+from launch.sweep.file import make_sweep
 
 Scores = dict[str, list[float]]  # by arm, percent, a value a seed
 Models = Mapping[str, Sequence[pathlib.Path]]  # by arm, the directories by seed

@@ -17,12 +17,12 @@ from lab.studies.study import (
   stop_if_failed,
   without_places,
 )
+from launch import workdir
+from launch.sweep import __main__ as sweep
+from launch.sweep.file import Run, Sweep
+from launch.sweep.jobs import Task
 from packing import InputError
-from training.record import workdir
-from training.record.files import write_json
-from training.sweep import __main__ as sweep
-from training.sweep.file import Run, Sweep
-from training.sweep.jobs import Task
+from packing.files import write_json
 
 Result = Mapping[str, Any]
 

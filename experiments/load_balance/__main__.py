@@ -29,7 +29,7 @@ from experiments.load_balance.tables import draw, tables
 from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
 from lab import command
-from training.record.files import write_json
+from packing.files import write_json
 
 HISTOGRAM = "wikipedia_512"
 DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tables

@@ -29,11 +29,11 @@ from lab.machine import machine_and_device
 from lab.timing.models import make_program
 from lab.timing.steps import Trainer, compile_step, full_rows, random_batch
 from lab.timing.turns import in_turns
+from launch.record.parameters import count_parameters
+from launch.sweep.jobs import cores
 from model import losses
 from training.mesh import put_batch
-from training.record.parameters import count_parameters
 from training.step import TrainingProgram
-from training.sweep.jobs import cores
 
 SIZE = "mini"  # of the BERT
 ROW_LENGTHS, ROWS, ROUNDS = (64, 128, 256, 384, 512), (1, 4), 9  # of fitted steps

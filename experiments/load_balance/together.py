@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 import packing
+from launch.sweep.jobs import cores
 from training import memory
-from training.command import Stopped
-from training.sweep.jobs import cores
+from training.errors import Stopped
 
 Result = TypeVar("Result")
 _barrier: Any = None  # of all processes; set in each

@@ -28,19 +28,20 @@ import pipeline
 from lab.statistics import spread_of
 from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
+from launch import init_from
+from launch.data import make_held_out, make_loader, prepare_dataset
+from launch.fields import check
+from launch.plans import make_plan
+from launch.recipe import Recipe, make_optimizer, resolve
+from launch.record.metrics import means
+from launch.record.parameters import parameters_digest
+from launch.record.progress import Progress
 from model import hf, weights
+from packing.files import write_text
 from pipeline.tokenizer import TOKENIZER_FILE
-from training import init_from
-from training.command import Stopped
-from training.config import make_optimizer
-from training.errors import check
+from training.errors import Stopped
 from training.evaluation import evaluate_pretraining
 from training.mesh import make_mesh, put_batch
-from training.recipe import Recipe, resolve
-from training.record.files import write_text
-from training.record.metrics import means
-from training.record.parameters import parameters_digest
-from training.record.progress import Progress
 from training.step import State, TrainingProgram
 
 POINTS = 100  # of a learning curve
@@ -115,10 +116,10 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     ConfigError, InputError: a value that cannot be used.
     Stopped: a loss is not finite.
   """
-  dataset = pipeline.prepare_dataset(config)
-  plan = pipeline.make_plan(config, dataset.train)
+  dataset = prepare_dataset(config)
+  plan = make_plan(config, dataset.train)
   recipe, rows, points, evaluated = make_schedule(config, plan, batches=arm.batches)
-  loader = pipeline.make_loader(
+  loader = make_loader(
     config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
   )
   assert isinstance(loader, pipeline.PackedLoader)  # the task masks tokens
@@ -138,7 +139,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   )
   if alone != model:
     programs["alone"] = make_program(config, alone, recipe)
-  (held_out,) = pipeline.make_held_out(config, dataset)
+  (held_out,) = make_held_out(config, dataset)
   held_out_batches = list(held_out.batches())
   unigram = dataset.manifest["most_frequent_token"]
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-import pipeline
 from lab.studies.paired_run import make_program
 from lab.studies.study import Arm, worker
-from training.config import model_config
-from training.recipe import resolve
-from training.record.throughput import packed_against_unpacked
+from launch.data import make_loader, prepare_dataset
+from launch.model_config import model_config
+from launch.plans import make_plan
+from launch.recipe import resolve
+from launch.record.throughput import packed_against_unpacked
 
 
 def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
@@ -29,14 +30,14 @@ def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str,
   packs. `config.train.throughput_rounds` is the number of measurements.
   """
   del arm, keep_in
-  dataset = pipeline.prepare_dataset(config)
-  plan = pipeline.make_plan(config, dataset.train)
-  unpacked_plan = pipeline.make_plan(config, dataset.train, algorithm="none")
+  dataset = prepare_dataset(config)
+  plan = make_plan(config, dataset.train)
+  unpacked_plan = make_plan(config, dataset.train, algorithm="none")
   _, recipe = resolve(config, packing_factor=plan.packing_factor)
   model = model_config(config, vocab_size=len(dataset.vocabulary))
   program = make_program(config, model, recipe)
   packed, unpacked = (
-    pipeline.make_loader(
+    make_loader(
       config, dataset.train, dataset.vocabulary, plan=one, batch_size=recipe.rows
     ).iterate()
     for one in (plan, unpacked_plan)

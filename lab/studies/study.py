@@ -16,21 +16,22 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-import packing
 import pipeline
 from lab import records
 from lab.machine import machine_and_device
 from lab.studies.streams import BATCHES, ONE_A_ROW
+from launch import command
+from launch.data import prepare_dataset
+from launch.fields import check
+from launch.rules import validate
+from launch.sweep import jobs
+from launch.sweep.file import Run, make_sweep
+from launch.sweep.jobs import Task
 from model import weights
+from packing.files import write_json
 from pipeline.dataset import file_sha256
-from training import command, memory
-from training.command import Stopped
-from training.config.rules import validate
-from training.errors import ConfigError, check
-from training.record.files import write_json
-from training.sweep import jobs
-from training.sweep.file import Run, make_sweep
-from training.sweep.jobs import Task
+from training import memory
+from training.errors import Stopped
 
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
@@ -212,7 +213,7 @@ def prepare_data(runs: Iterable[Run]):
   """
   configs = {json.dumps(run.config.data.to_dict()): run.config for run in runs}
   for config in configs.values():
-    pipeline.prepare_dataset(config)
+    prepare_dataset(config)
 
 
 def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
@@ -339,9 +340,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     path = pathlib.Path(out.value)
     arm = Arm(name.value, {}, batches.value, keep.value)
     chosen = config.value.copy_and_resolve_references()
-    validate(
-      chosen, algorithms=pipeline.ALGORITHMS, tasks=pipeline.TASK_HEADS, num_devices=1
-    )
+    validate(chosen, num_devices=1)
     tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
     task = chosen.data.task
     check(task in tasks, "data.task", task, f"one of {', '.join(tasks)}")
@@ -351,4 +350,4 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
       write_json(path, {"run": identity(arm, chosen)} | known_by(chosen) | result)
     print(f"written to {path}")
 
-  command.run(main, mistakes=(packing.InputError, ConfigError))
+  command.run(main)

@@ -15,11 +15,11 @@ import packing
 from lab.statistics import median_interval, quartiles
 from lab.timing import steps, turns
 from lab.timing.models import make_config, make_optimizer
+from launch.record.flops import training_flops
 from model import AttentionError, BertConfig, ModelConfig
 from model.attention import check
 from model.masks import pairs_within
 from training.mesh import make_mesh, put_batch
-from training.record.flops import training_flops
 from training.step import TrainingProgram
 
 KINDS = ("packed", "unpacked")

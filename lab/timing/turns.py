@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from training.record.compilations import CompilationCounter
-from training.record.progress import Progress
+from launch.record.compilations import CompilationCounter
+from launch.record.progress import Progress
 
 Key = TypeVar("Key", bound=Hashable)
 CLOCKS = ("wall", "processor")

@@ -14,6 +14,21 @@ class Parser(argparse.ArgumentParser):
     self.exit(2, f"error: {message}. See {self.prog} --help.\n")
 
 
+def positive(text: str) -> int:
+  """Parses a whole number of at least 1; for the `type` of an argparse option.
+
+  Example:
+    >>> positive("3")
+    3
+    >>> positive("0")
+    Traceback (most recent call last):
+    argparse.ArgumentTypeError: expected a whole number of at least 1, found 0
+  """
+  if not text.isdecimal() or int(text) < 1:
+    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
+  return int(text)
+
+
 def print_result(text: str, status: int = 0) -> int:
   """Prints a result; returns `status`, or 1 if standard output cannot be written."""
   try:

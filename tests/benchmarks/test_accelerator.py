@@ -15,9 +15,9 @@ from benchmarks import accelerator, accelerator_session, train_program
 from benchmarks.accelerator_session import Record, Session
 from benchmarks.accelerator_steps import Bench, Case, Change, Pace, choose, halving
 from configs import base
+from launch.record.flops import Peak
 from model.testing import verify
 from tests.programs import ROOT
-from training.record.flops import Peak
 
 PACE = Pace(steps=5, blocks=2, waited=3)
 ABOUT = {

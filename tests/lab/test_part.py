@@ -9,7 +9,7 @@ from lab import plans, report
 from lab.exhibits import Part, to_the_digit, within
 from lab.plans import cached_plan
 from packing import InputError
-from training.record.files import write_json
+from packing.files import write_json
 
 
 def test_a_number_agrees_if_it_rounds_to_the_printed_one():

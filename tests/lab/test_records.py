@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lab import plans, records
-from training.record.files import write_json
+from packing.files import write_json
 
 
 @pytest.fixture

@@ -18,18 +18,17 @@ from lab.machine import machine
 from lab.studies import streams, study
 from lab.studies.paired_run import make_schedule
 from lab.studies.study import Arm, Study
+from launch.sweep.jobs import Task
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
+from packing.files import write_json
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.store import SequenceStore, StoredSequence, write_sequences
 from tests import forked, packs
 from tests.programs import ROOT
 from tests.stdlib_corpus import make_library
-from training.command import Stopped
-from training.errors import ConfigError
-from training.record.files import write_json
-from training.sweep.jobs import Task
+from training.errors import ConfigError, Stopped
 
 ROW_LENGTH = 31
 VOCAB_SIZE = 37
@@ -299,7 +298,7 @@ class TestArmsThatStartFromOthers:
       return {}
 
     monkeypatch.setattr(study, "run_tasks", run_tasks)
-    monkeypatch.setattr("pipeline.prepare_dataset", lambda _: None)
+    monkeypatch.setattr(study, "prepare_dataset", lambda _: None)
     assert {len(results) for results in one.run().values()} == {2}
     assert given == []
     one.run(kept=one.kept_of("first"))

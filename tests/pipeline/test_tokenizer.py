@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 
 from configs import gpt2_atoms
+from launch.data import make_loader, prepare_dataset
+from launch.plans import make_plan
 from packing import InputError
-from pipeline import make_loader, make_plan
-from pipeline.config import prepare_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.tokenizer import (

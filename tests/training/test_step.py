@@ -4,15 +4,15 @@ import jax
 import numpy as np
 import pytest
 
+from launch.record.compilations import CompilationCounter
+from launch.record.metrics import means
 from model.testing import relative_difference
 from packing.testing import lay_out
 from tests import packs
 from training.errors import ConfigError
 from training.mesh import make_mesh, put_batch, state_share
 from training.optimizer import lamb
-from training.record.compilations import CompilationCounter
-from training.record.metrics import means
-from training.step import TrainingProgram
+from training.step import StepOptions, TrainingProgram
 
 
 def new_program(
@@ -21,9 +21,16 @@ def new_program(
   """`step`: pairs of options of the program; `fields`: of the model's config."""
   make_config = packs.small_gpt2 if head == "causal" else packs.small_config
   config = make_config(**{"num_layers": 1} | fields)
-  mesh, options = make_mesh(num_devices, fsdp=fsdp), dict(step)
+  mesh, of_step = make_mesh(num_devices, fsdp=fsdp), dict(step)
+  unit = of_step.pop("loss_unit", "sequence")
   return TrainingProgram(
-    config, lamb(learning_rate), mesh=mesh, seed=0, head=head, **options
+    config,
+    lamb(learning_rate),
+    mesh=mesh,
+    seed=0,
+    head=head,
+    loss_unit=unit,
+    options=StepOptions(**of_step),
   )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-import pipeline
 from lab.exhibits import Part
 from lab.studies.study import SEEDS, Arm, Study
+from launch.data import prepare_dataset
 
 _SAME = {"packing.adjust": "reduce_batch"}
 _BETAS = {"packing.adjust": "lamb_betas"}
@@ -86,7 +86,7 @@ def mean_length(config: ConfigDict, fields: Mapping[str, Any]) -> float:
   """The mean length, in tokens, of the sequences that are prepared for an arm."""
   chosen = config.copy_and_resolve_references()
   chosen.update_from_flattened_dict(dict(fields))
-  return float(pipeline.prepare_dataset(chosen).train.lengths.mean())
+  return float(prepare_dataset(chosen).train.lengths.mean())
 
 
 def timed(study: Study, arms: Sequence[Arm]) -> dict[str, list[dict[str, Any]]]:

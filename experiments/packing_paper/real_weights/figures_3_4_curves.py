@@ -19,7 +19,7 @@ from experiments.packing_paper.curves.arms import ARMS, lasting
 from lab import real_data
 from lab.exhibits import Exhibit, Part
 from lab.studies.study import Study
-from training import init_from
+from launch import init_from
 
 WEIGHTS = "minilm-l6-h384"
 SEEDS = 4

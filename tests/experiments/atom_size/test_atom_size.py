@@ -23,7 +23,7 @@ from lab.machine import machine
 from pipeline.batches import atoms
 from pipeline.sources import stdlib
 from tests.pipeline.batches.test_atoms import SIZES, corpora
-from training.command import Stopped
+from training.errors import Stopped
 
 TINY = runs.Scale(tokens=64, epochs=1, size="tiny", vocab_size=400)
 STEPS = 1200  # of a made-up run of concat

@@ -18,8 +18,8 @@ from lab.exhibits import Part
 from lab.studies.streams import CUT
 from lab.studies.study import Study
 from packing import InputError
+from packing.files import write_json
 from tests.experiments import encoders, made_up
-from training.record.files import write_json
 
 SEEDS = 3
 # How far the held-out loss of each arm lies above the first; and its scores, in points.

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import packing
-import pipeline
 from configs import glue
 from experiments.finetuning import __main__ as finetuning
 from experiments.finetuning import local_tasks, real_tasks, runs
 from lab import real_data, records
 from lab.exhibits import Part
 from lab.studies.study import agrees
+from launch.data import prepare_dataset
+from packing.files import write_json
 from tests import shared_data
 from tests.experiments import encoders
 from tests.markdown import ROOT
 from tests.programs import lines_of
-from training.record.files import write_json
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_real_files_have_the_lengths_of_table_6(task, tmp_path):
   config.data.columns = files.columns
   config.data.vocab_file = str(data / "minilm-l6-h384" / "vocab.txt")
   config.data.directory = str(tmp_path / "data")
-  dataset = pipeline.prepare_dataset(config)
+  dataset = prepare_dataset(config)
   expected = packing.load_histogram(f"glue_{task}_128").counts
   assert np.bincount(dataset.train.lengths, minlength=129)[1:].tolist() == expected.tolist()
   assert dataset.train.lengths.max() == files.longest  # unpacked rows are this long

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from experiments.load_balance import together
-from training.command import Stopped
-from training.sweep.jobs import cores
+from launch.sweep.jobs import cores
+from training.errors import Stopped
 
 
 def fail_in_process_1(process: int):

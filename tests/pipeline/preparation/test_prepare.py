@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 import packing
+from launch.data import check_prepared
 from packing import __main__ as packing_command
 from packing.commands import inputs
 from pipeline.__main__ import main
-from pipeline.config import check_prepared
 from pipeline.dataset import open_dataset
 from pipeline.preparation.prepare import prepare
 from pipeline.preparation.shard_files import ShardSummary

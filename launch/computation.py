@@ -1,0 +1,100 @@
+"""The dtype and the attention that a run computes with, where its config says auto."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+import model
+from launch.fields import row_length
+from model import attention
+from training import processes
+from training.errors import Stopped
+
+
+class Computation(NamedTuple):
+  """How a run computes.
+
+  Attributes:
+    config: the model's, with the names of a dtype and an implementation of attention.
+    why: why these, in words.
+    begun: the implementation that the run began with, if this one is only in its place.
+  """
+
+  config: model.ModelConfig
+  why: str
+  begun: str = ""
+
+  def __str__(self) -> str:
+    return (
+      f"computing in {self.config.dtype.name} with attention_impl="
+      f"{self.config.attention_impl}: {self.why}"
+    )
+
+  @property
+  def to_keep(self) -> model.ModelConfig:
+    """The config that a later start of the run goes by."""
+    began = self.begun or self.config.attention_impl
+    return dataclasses.replace(self.config, attention_impl=began)
+
+  def check_all_processes(self):
+    """Raises Stopped if process 0 computes in another way: devices would wait for ever."""
+    ours = [self.config.dtype.name, self.config.attention_impl]
+    first = processes.on_first(lambda: ours)
+    if ours != first:
+      raise Stopped(
+        f"This process would compute in {ours[0]} with attention_impl={ours[1]}, process 0 "
+        f"in {first[0]} with {first[1]}. Name both for all: "
+        "--config.model.dtype and --config.model.attention_impl."
+      )
+
+
+def of(model_config: model.ModelConfig, row_lengths: Iterable[int]) -> Computation:
+  """How a model computes: in its own dtype, with its own attention or the fastest for auto.
+
+  Args:
+    model_config: the config of the model.
+    row_lengths: the lengths of its rows, in tokens.
+
+  Raises:
+    AttentionError: its implementation of attention cannot compute it here.
+  """
+  choice = attention.choose(model_config, row_lengths)
+  named = dataclasses.replace(model_config, attention_impl=choice.implementation)
+  return Computation(named, choice.why)
+
+
+def of_run(
+  config: ConfigDict,
+  model_config: model.ModelConfig,
+  *,
+  begun: model.ModelConfig | None,
+) -> Computation:
+  """The same for a run: what it began with, or for a new run what is fastest here.
+
+  A resumed run keeps its dtype. It keeps its implementation of attention if this device has
+  it.
+
+  Args:
+    config: the run's config.
+    model_config: the model that it describes.
+    begun: the model as the run began it; None for a new run.
+
+  Raises:
+    AttentionError: an implementation that the config names cannot compute the model here.
+  """
+  lengths = {row_length(config), config.data.max_sequence_length}
+  if begun and config.model.dtype == "auto":
+    model_config = dataclasses.replace(model_config, dtype=begun.dtype)
+  if begun is None or config.model.attention_impl != "auto":
+    return of(model_config, lengths)
+  before = dataclasses.replace(model_config, attention_impl=begun.attention_impl)
+  try:
+    return of(before, lengths)._replace(why="as the run began")
+  except model.AttentionError as error:
+    other = of(model_config, lengths)
+    why = f"the run began with {begun.attention_impl}, but {error} {other.why}"
+    return other._replace(why=why, begun=begun.attention_impl)

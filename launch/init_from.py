@@ -1,0 +1,339 @@
+"""The model of a run, and the weights that it starts from if the config names any."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+import model
+from launch.data import PREPARED
+from launch.model_config import LAYER_SIZES, check_attention, family_of, model_config
+from model import hf, weights
+from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
+from model.models import draw_params, model_of
+from training import processes
+from training.errors import ConfigError
+
+_FIELD = "config.model.init_from"
+# Fields of the model that no config sets, so that they always come from the weights.
+_WEIGHTS_FIELDS = (
+  "max_position_embeddings",
+  "type_vocab_size",
+  "layer_norm_epsilon",
+  "global_every",
+  "local_window",
+  "local_base",
+  "pooling",
+)
+_SHAPES = (
+  *("FAMILY", *LAYER_SIZES, "global_base", "next_sentence"),
+  *("vocab_multiple", "num_labels", "positions"),
+)
+# Parameters that heads add to the encoder, in the order of computation.
+_HEAD = (
+  *("mlm_transform", "mlm_layer_norm", "head", "mlm_bias", "pooler", "nsp"),
+  *("classifier", "token_classifier", "answer"),
+)
+
+
+def open_weights(
+  config: ConfigDict, *, head: str = "pretraining"
+) -> weights.StoredModel | None:
+  """Opens the weights that a config names, and checks that the run can start from them.
+
+  Args:
+    config: the run's config.
+    head: the head that the run trains. A causal model needs a causal one to start from;
+      other heads take the encoder of any model of the config's family.
+
+  Returns:
+    The weights, whose arrays are not read yet; None if the config names none.
+
+  Raises:
+    ConfigError: there are no such weights, or this config cannot start from them.
+  """
+  directory = config.model.init_from
+  if not directory:
+    return None
+  try:
+    stored = hf.open_model(directory, step=weights.choose_step(directory).step)
+    sizes = stored.config_as(model.CONFIGS[family_of(config, head)])
+  except (weights.WeightsError, OSError) as error:
+    raise ConfigError(f"{_FIELD}: {error}") from error
+  if isinstance(sizes, model.Gpt2Config):
+    _check_positions(config, directory, sizes)
+  _check_shape(config, directory, sizes, head=head)
+  _check_vocabulary_file(config, stored)
+  return stored
+
+
+def _check_positions(config, directory: str, sizes: model.Gpt2Config):
+  there, here = sizes.positions, config.model.positions
+  if there != here:
+    raise ConfigError(
+      f"{_FIELD}={directory} has {there} positions, but config.model.positions is "
+      f"{here!r}. Set --config.model.positions={there}."
+    )
+  if there == "learned":
+    check_length(config, sizes.max_position_embeddings)
+
+
+def check_length(config: ConfigDict, positions: int):
+  """Raises ConfigError if sequences are longer than the weights have positions."""
+  length = config.data.max_sequence_length
+  if length > positions:
+    raise ConfigError(
+      f"{_FIELD}={config.model.init_from} has {positions} positions, but "
+      f"config.data.max_sequence_length is {length}. Set it to {positions}, with another "
+      "--config.data.directory."
+    )
+
+
+def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
+  expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
+  check_attention(config, expected)
+  there, here = (getattr(x, "global_base", None) for x in (sizes, expected))
+  if there != here and head != "pretraining":  # which may change it, for longer sequences
+    raise ConfigError(
+      f"{_FIELD}={directory} has global_base {there}, but config.model.global_base is "
+      f"{here}. Set --config.model.global_base={there}."
+    )
+  differences = [
+    f"{name} is {getattr(sizes, name)}, expected {getattr(expected, name)}"
+    for name in LAYER_SIZES
+    if getattr(sizes, name) != getattr(expected, name)
+  ]
+  if differences:
+    raise ConfigError(
+      f"{_FIELD}={directory} does not have the sizes of "
+      f"config.model.size={config.model.size}: {'; '.join(differences)}. Set "
+      "--config.model.size=given, which accepts any sizes."
+    )
+  if isinstance(sizes, model.BertConfig) and sizes.type_vocab_size < 2:
+    raise ConfigError(
+      f"{_FIELD}={directory} has type_vocab_size={sizes.type_vocab_size}; expected 2 or "
+      "more. Choose other weights."
+    )
+
+
+def _check_vocabulary_file(config, stored: weights.StoredModel):
+  is_causal = stored.head == "causal"
+  if stored.vocabulary is None:
+    expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
+    raise ConfigError(
+      f"{_FIELD}={stored.directory} has no vocabulary. Copy into it the {expected} that it "
+      "was trained with."
+    )
+  if not stored.vocabulary.lowercase and not stored.vocabulary.by_json:
+    raise ConfigError(
+      f"{_FIELD}={stored.directory} is cased; the pipeline lowercases text. Choose other "
+      "weights."
+    )
+  path = pathlib.Path(config.data.vocab_file)
+  if config.data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
+    raise ConfigError(
+      f"config.data.vocab_file is {str(path)!r}, which splits text as BERT does, unlike "
+      f"the {BYTE_LEVEL_FILES[0]} of {_FIELD}={stored.directory}. {_remedy(stored)}"
+    )
+  if path.is_file():  # if it is gone, the dataset has a copy, which is checked later
+    read = read_byte_level_tokens if path.suffix == ".json" else weights.read_tokens
+    try:
+      tokens = read(path)
+    except (weights.WeightsError, UnicodeDecodeError) as error:
+      raise ConfigError(f"config.data.vocab_file={path}: {error}") from error
+    check_vocabulary(stored, tokens, found_in=path)
+  elif config.data.source != PREPARED and not pathlib.Path(config.data.directory).exists():
+    raise ConfigError(
+      f"{_FIELD}={stored.directory} has its own vocabulary, but this config would train a "
+      f"new one for the dataset. {_remedy(stored)}"
+    )
+
+
+def check_vocabulary(
+  stored: weights.StoredModel,
+  tokens: Sequence[str],
+  *,
+  found_in: str | pathlib.Path = "the dataset",
+):
+  """Checks that a dataset has the vocabulary that the weights were trained with.
+
+  Args:
+    stored: from `open_weights`.
+    tokens: the dataset's tokens, in the order of their ids.
+    found_in: the source of the tokens, for the message.
+
+  Raises:
+    ConfigError: the tokens differ from those of the weights.
+  """
+  assert stored.vocabulary is not None  # checked by open_weights
+  if tuple(tokens) != stored.vocabulary.tokens:
+    raise ConfigError(
+      f"The vocabulary of {found_in} ({len(tokens)} tokens) differs from that of "
+      f"{_FIELD}={stored.directory} ({len(stored.vocabulary.tokens)}). {_remedy(stored)}"
+    )
+
+
+def _remedy(stored: weights.StoredModel) -> str:
+  by_json = stored.vocabulary is not None and stored.vocabulary.by_json
+  names = BYTE_LEVEL_FILES if by_json or stored.head == "causal" else [weights.VOCABULARY]
+  path = stored.directory / names[0]
+  if path.exists():
+    return f"Set --config.data.vocab_file={path} and another --config.data.directory."
+  if path.name == weights.VOCABULARY:
+    imported = f"python -m model import {stored.directory} --out FOLDER"
+    return f"It has no {path.name}: run {imported}, and use FOLDER and its {path.name}."
+  return (
+    f"Set --config.data.vocab_file to its {' or '.join(names)} and another "
+    "--config.data.directory."
+  )
+
+
+def run_model_config(
+  config: ConfigDict,
+  *,
+  workdir: str | pathlib.Path,
+  vocab_size: int,
+  stored: weights.StoredModel | None,
+  head: str = "pretraining",
+  labels: Sequence[str] = (),
+) -> model.ModelConfig:
+  """The model of a run, from its config and the weights that it starts from.
+
+  If sequences are longer than the weights have positions, the model gets additional
+  positions, as in the second phase of BERT's pretraining.
+
+  Args:
+    config: the run's config.
+    workdir: the run's folder. If it has a checkpoint, the sizes come from `model.json`.
+    vocab_size: the size of the dataset's vocabulary.
+    stored: from `open_weights`.
+    head: the head that the run trains.
+    labels: names of its classes; () for regression.
+
+  Raises:
+    WeightsError: the run has checkpoints, but no `model.json` beside them.
+    ConfigError: the sizes of the config differ from those of the checkpoints.
+  """
+  begun = weights.read_description(workdir).config if weights.steps(workdir) else None
+  sizes = begun or (stored.config if stored else None)
+  made = model_config(
+    config,
+    head=head,
+    vocab_size=sizes.vocab_size if sizes else vocab_size,
+    sizes=sizes,
+    num_labels=num_labels_of(head, labels),
+  )
+  if sizes is None:
+    return made
+  # Some models lack some of these fields.
+  names = [name for name in _WEIGHTS_FIELDS if hasattr(made, name) and hasattr(sizes, name)]
+  made = dataclasses.replace(made, **{name: getattr(sizes, name) for name in names})
+  if begun is None:
+    longest = max(config.data.max_sequence_length, sizes.max_position_embeddings)
+    return dataclasses.replace(made, max_position_embeddings=longest)
+  check_attention(config, made)
+  for name in _SHAPES:
+    there, here = (getattr(x, name, None) for x in (begun, made))
+    if there != here:
+      raise ConfigError(
+        f"{workdir} holds checkpoints of a model with {name.lower()} {there}; the config "
+        f"has {here}. Give the same config.model, or another --workdir."
+      )
+  return made
+
+
+def num_labels_of(head: str, labels: Sequence[str]) -> int:
+  """Outputs per sequence: one for each class, or 1 for regression; 2 for other heads."""
+  return max(len(labels), 1) if head == "sequence_classification" else 2
+
+
+def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
+  """Checks that a model has the classes of a dataset.
+
+  Args:
+    stored: from `open_weights`.
+    labels: names of the dataset's classes; () for regression.
+
+  Raises:
+    ConfigError: the model has other classes, or has them in another order.
+  """
+  if stored.head != "sequence_classification":
+    return  # Hugging Face's configs have a number of classes for other heads too
+  expected = num_labels_of(stored.head, labels)
+  there = stored.config_as(model.EncoderConfig).num_labels
+  if there != expected or stored.labels not in ((), tuple(labels)):
+    raise ConfigError(
+      f"{stored.directory} has {there} classes "
+      f"({', '.join(stored.labels) or 'without names'}), but the dataset has "
+      f"{', '.join(labels) or 'numbers'}. Give a model of this task, or train one with "
+      f"--config.model.init_from={stored.directory}."
+    )
+
+
+def initial_params(
+  stored: weights.StoredModel,
+  config: model.ModelConfig,
+  *,
+  head: str = "pretraining",
+  labels: Sequence[str] = (),
+  seed: int = 0,
+) -> weights.Params:
+  """Reads the weights, and adapts them to the model of a run.
+
+  The vocabulary is padded to the model's size, and heads that the model lacks are dropped.
+  Positions and parts of the head that the weights lack are initialised at random, with a
+  message. A classifier is kept if it has the same classes, or as many without names.
+
+  Args:
+    stored: from `open_weights`.
+    config: the model, from `run_model_config`.
+    head: its head.
+    labels: names of its classes.
+    seed: of the random parts.
+  """
+  params = stored.load()
+  _, params = weights.resize_vocabulary(
+    stored.config, params, multiple=config.vocab_multiple
+  )
+  if not isinstance(config, model.EncoderConfig):
+    return params  # a GPT-2 has one head only, and open_weights has checked its positions
+  sizes = stored.config_as(model.EncoderConfig)
+  there, positions = sizes.max_position_embeddings, config.max_position_embeddings
+  if there < positions and "position" in params["embeddings"]:
+    processes.print_on_first(
+      f"{_FIELD}={stored.directory} has {there} positions, the run has {positions}: "
+      f"initialising the last {positions - there} at random"
+    )
+    params |= {"embeddings": _with_positions(params["embeddings"], config, seed=seed)}
+  needed = weights.abstract_params(config, head)
+  params = {name: value for name, value in params.items() if name in needed}
+  same = stored.head == head and sizes.num_labels == config.num_labels
+  if not same or stored.labels not in ((), tuple(labels)):
+    for name in ("classifier", "token_classifier"):
+      params.pop(name, None)
+  missing = [name for name in _HEAD if name in needed and name not in params]
+  if missing:
+    theirs, ours = stored.kind.__name__, model_of(config, head).__name__
+    if stored.head == head == "sequence_classification":
+      theirs += f" with {sizes.num_labels} classes {', '.join(stored.labels)}".rstrip()
+      ours += f" with {config.num_labels} classes {', '.join(labels)}".rstrip()
+    processes.print_on_first(
+      f"{_FIELD}={stored.directory} is a {theirs}, the run trains a {ours}: initialising "
+      f"{', '.join(missing)} at random"
+    )
+    drawn = draw_params(config, head, seed=seed)
+    params |= {name: drawn[name] for name in missing}
+  return params
+
+
+def _with_positions(embeddings, config: model.ModelConfig, *, seed: int):
+  old = embeddings["position"]["embedding"]
+  shape = (config.max_position_embeddings - old.shape[0], old.shape[1])
+  draw = jax.nn.initializers.truncated_normal(config.initializer_range)
+  new = draw(jax.random.key(seed), shape, old.dtype)
+  return embeddings | {"position": {"embedding": jnp.concatenate([old, new])}}

@@ -1,0 +1,173 @@
+"""The pictures of a run, and functions that other pictures share."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from model.files import whole_file
+
+plt.style.use("packing.pictures")
+
+PACKS_SHOWN = 40
+_LABELS = {
+  "loss": "loss in nats",
+  "mlm_accuracy": "masked-token accuracy",
+  "causal_accuracy": "next-token accuracy",
+  "score": "score of the task",
+}
+_PADDING = "0.88"
+_LEGEND = 7  # entries that fit under a picture
+_TRAIN, _HELD_OUT, _BASELINE = "C0", "C1", "0.3"
+
+
+def plot_packing(
+  path: str | pathlib.Path,
+  lengths: np.ndarray,
+  segment_ids: np.ndarray,
+  *,
+  efficiency: float,
+):
+  """Draws a histogram of the sequences' lengths, and how packs are filled.
+
+  Args:
+    path: the PNG to write.
+    lengths: int[num_sequences], in tokens.
+    segment_ids: int32[B, S] of some packs; the first 40 are drawn.
+    efficiency: real tokens / all tokens of the whole plan, a fraction.
+  """
+  row_length = segment_ids.shape[1]
+  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
+  bins = np.arange(1, row_length + 2) - 0.5
+  left.hist(lengths, bins, color=_TRAIN)
+  left.set_yscale("log")
+  left.axvline(lengths.mean(), color="black", linestyle="--")
+  left.set(
+    xlabel="length in tokens",
+    ylabel="sequences",
+    title=f"{lengths.size:,} sequences, {lengths.mean():.0f} tokens on average (line)",
+  )
+  shown = segment_ids[:PACKS_SHOWN]
+  depth = int(segment_ids.max())
+  shades = [_PADDING, *plt.colormaps["viridis"](np.linspace(0.15, 0.9, depth))]
+  right.imshow(
+    shown,
+    cmap=matplotlib.colors.ListedColormap(shades),
+    vmin=-0.5,
+    vmax=depth + 0.5,
+    aspect="auto",
+    interpolation="nearest",
+  )
+  names = ["padding", *(f"sequence {i}" for i in range(1, depth + 1))]
+  handles = [
+    matplotlib.patches.Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)
+  ]
+  if len(handles) > _LEGEND:  # padding, the first and the last sequence
+    handles = [*handles[:2], handles[-1]]
+  figure.legend(handles=handles, loc="outside lower right", ncols=len(handles))
+  right.set(
+    xlabel="position in the row, in tokens",
+    ylabel="pack",
+    title=f"{len(shown)} packs; {efficiency:.1%} of all tokens are real",
+  )
+  save(figure, path)
+
+
+def plot_learning_curve(
+  path: str | pathlib.Path,
+  train: list[dict],
+  evaluation: list[dict],
+  *,
+  metric: str = "mlm_accuracy",
+  loss: str = "loss in nats",
+):
+  """Draws the loss and a metric over steps.
+
+  Args:
+    path: the PNG to write.
+    train: lines of `metrics.jsonl`.
+    evaluation: lines of `eval.jsonl`.
+    metric: a number in all these lines, or only in those of `eval.jsonl`.
+    loss: the label of the loss.
+  """
+  figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
+  for axis, name in zip(axes, ("loss", metric), strict=True):
+    for lines, legend, style in (
+      (train, "training", {"color": _TRAIN, "alpha": 0.8}),
+      (evaluation, "held out", {"color": _HELD_OUT, "marker": "o", "markersize": 5}),
+    ):
+      points = [(line["step"], line[name]) for line in lines if name in line]
+      plot_curve(axis, points, label=legend, **style)
+  if evaluation and metric == "mlm_accuracy":
+    axes[1].axhline(
+      evaluation[-1]["unigram_mlm_accuracy"],
+      color=_BASELINE,
+      linestyle="--",
+      label="most-frequent-token baseline",
+    )
+  for axis, name in zip(axes, ("loss", metric), strict=True):
+    describe(axis, name)  # after all lines are drawn, which set its limits
+    axis.legend()
+  axes[0].set_ylabel(loss)
+  save(figure, path)
+
+
+def plot_curve(axis, points: Sequence[tuple[float, float]], **style):
+  """Plots a curve; a single point, which has no line, as a dot.
+
+  Args:
+    axis: Matplotlib's axes.
+    points: its x and y; none for no curve.
+    **style: for Matplotlib's `plot`.
+  """
+  if points:
+    dot = {"marker": "o", "markersize": 5} if len(points) == 1 else {}
+    axis.plot(*zip(*points, strict=True), **{**dot, **style})
+
+
+def describe(axis, metric: str):
+  """Sets labels, grid and limits of a metric's plot over steps, after it is drawn."""
+  axis.set(xlabel="steps", ylabel=label_of(metric))
+  axis.grid()
+  axis.set_xlim(left=0)
+  axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+  axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
+  if is_fraction(metric):
+    lowest, highest = axis.dataLim.intervaly
+    margin = 0.05 * (highest - min(lowest, 0))  # a correlation may be below 0
+    if margin > 0:
+      axis.set_ylim(lowest - margin if lowest < 0 else 0, highest + margin)
+    axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
+
+
+def label_of(metric: str) -> str:
+  """The label of a metric on an axis."""
+  return _LABELS.get(metric, metric.replace("_", " "))
+
+
+def is_fraction(metric: str) -> bool:
+  """Whether a metric is shown in percent."""
+  return metric.endswith("accuracy") or metric == "score"
+
+
+def colours(count: int) -> list:
+  """`count` colours that differ as much as possible."""
+  known = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+  if count <= len(known):
+    return known[:count]
+  return list(plt.colormaps["viridis"](np.linspace(0, 0.9, count)))
+
+
+def save(figure, path: str | pathlib.Path):
+  """Writes Matplotlib's figure as a PNG, whole or not at all, and closes it."""
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with whole_file(path) as file:
+    figure.savefig(file, format="png")
+  plt.close(figure)

@@ -1,0 +1,244 @@
+"""A run: what its config stands for, prepared before training, and where it resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Collection
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+import packing
+from launch import computation, init_from, workdir
+from launch.data import make_held_out, make_loader, prepare_dataset, read_batches
+from launch.plans import kept_plans
+from launch.recipe import Recipe, resolve
+from launch.recipe.table import table
+from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
+from model import ModelConfig, weights
+from model.models import metric_of
+from packing.files import write_text
+from pipeline import OnlineBatches, PreparedDataset, RowLoader
+from pipeline.batches.loader import BatchIterator
+from pipeline.batches.plans import ONLINE
+from pipeline.tasks.table import TASK_HEADS
+from pipeline.tokenizer import TOKENIZER_FILE
+from training import processes
+from training.errors import ConfigError, Stopped, Terminated
+from training.evaluation import HeldOut
+from training.mesh import make_mesh
+from training.stopping import Verdict, judge, signals
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """All that training needs; made by `prepare`."""
+
+  config: ConfigDict
+  folder: pathlib.Path
+  dataset: PreparedDataset
+  plans: dict[str, packing.Plan]
+  unpacked_recipe: Recipe
+  recipe: Recipe
+  mesh: Mesh
+  computation: computation.Computation
+  stored: weights.StoredModel | None  # the weights to start from; None: at random
+
+  @property
+  def head(self) -> str:
+    """What the model learns; a key of `model.MODELS`."""
+    return TASK_HEADS[self.config.data.task]
+
+  @property
+  def model(self) -> ModelConfig:
+    """The model's config, with the names of a dtype and an implementation of attention."""
+    return self.computation.config
+
+  @property
+  def plan(self) -> packing.Plan:
+    """The plan for the training sequences."""
+    return self.plans["train"]
+
+  def loader(self, plan: packing.Plan) -> RowLoader:
+    """A loader of a plan's batches; it makes this process's rows of them."""
+    store, vocabulary = self.dataset.train, self.dataset.vocabulary
+    rows, devices = self.recipe.rows, self.mesh.size
+    loader = make_loader(
+      self.config, store, vocabulary, plan=plan, batch_size=rows, devices=devices
+    )
+    return loader.for_process(jax.process_index(), jax.process_count())
+
+  def batches(self) -> BatchIterator | OnlineBatches:
+    """This process's rows of each step."""
+    if self.config.packing.algorithm == ONLINE:
+      rows = self.recipe.rows
+      return read_batches(self.config, self.dataset, self.plan, batch_size=rows)
+    return self.loader(self.plan).iterate()
+
+  def held_out(self) -> list[HeldOut]:
+    """This process's part of what the run is evaluated on."""
+    return make_held_out(self.config, self.dataset, plans=self.plans)
+
+  def cost(self) -> Cost:
+    """What a step has to compute, and what the devices could."""
+    peak = peak_of(jax.devices(), dtype=self.model.dtype.name)
+    rows, pairs = self.recipe.rows, None
+    if self.config.data.layout == "packed":
+      pairs = attended_pairs(self.model, self.plan, rows=rows)
+    flops = training_flops(
+      self.model,
+      rows=rows,
+      row_length=self.plan.row_length,
+      mlm_slots=self.loader(self.plan).max_masked,
+      max_sequences=self.plan.packing_depth,
+      head=self.head,
+      pairs=pairs,
+    )
+    return Cost(rows, rows * self.plan.row_length, flops, peak)
+
+  def initial_params(self) -> weights.Params | None:
+    """The parameters that the config starts from; None: at random."""
+    if self.stored is None:
+      return None
+    return init_from.initial_params(
+      self.stored,
+      self.model,
+      head=self.head,
+      labels=self.dataset.labels,
+      seed=self.config.seed,
+    )
+
+  def verdict(self, evaluations: list[dict]) -> Verdict:
+    """That of process 0, so that all processes save and stop at the same step."""
+    verdict = functools.partial(
+      judge,
+      evaluations,
+      metric=metric_of(self.head),
+      target=self.config.train.target_mlm_accuracy,
+      patience=self.config.train.patience,
+    )
+    return Verdict(*processes.on_first(verdict))
+
+  def resume(self, batches: BatchIterator | OnlineBatches, step: int, position: dict):
+    """Sets the batches to their position at a checkpoint.
+
+    Raises:
+      ConfigError: the config's rows, steps or plan do not fit the checkpoint.
+    """
+    rows, steps = self.recipe.rows, self.recipe.steps
+    if position["batch_size"] != rows:
+      raise ConfigError(
+        f"The config comes to {rows} rows a step; the run in {self.folder} was started "
+        f"with {position['batch_size']}, the unit of its position in the data. Keep its "
+        "batch size, packing and number of devices, or give another --workdir."
+      )
+    if step > steps:
+      raise ConfigError(
+        f"The config comes to {steps} steps; the run in {self.folder} has made {step}. "
+        "Give more with --config.train.steps, or give another --workdir."
+      )
+    try:
+      batches.set_state(position)
+    except packing.InputError as error:
+      source = self.config.data.stream or self.folder / "plans" / "train.json"
+      raise ConfigError(
+        f"{source} does not fit the checkpoint of step {step}. {error} Or give another "
+        "--workdir."
+      ) from error
+
+  def describe(self):
+    """Writes what the run is made from, and a description of its model."""
+    dataset = self.dataset
+    workdir.record(self.folder, self.config, dataset.manifest["sha256"])
+    by_json = dataset.tokenizer.by_json
+    weights.describe(
+      self.folder,
+      self.computation.to_keep,
+      head=self.head,
+      vocabulary=weights.Vocabulary(tuple(dataset.vocabulary), by_json=by_json),
+      labels=dataset.labels,
+    )
+    if by_json:  # predict.py splits text by it
+      write_text(self.folder / TOKENIZER_FILE, dataset.tokenizer.definition)
+
+  def interrupted(self, step: int) -> Exception:
+    """Why training ends before its last step, and how it resumes."""
+    saved = f"saved step {step} of {self.recipe.steps} in {self.folder}"
+    saved = saved if step else "nothing is saved yet"
+    if signals.heard is None and (stream := self.config.data.stream):
+      return Stopped(f"{stream} ended: {saved}. Give fewer steps, or a longer stream.")
+    return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
+
+
+def prepare(config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str]) -> Run:
+  """Prepares the dataset, the plans, the recipe and the model, and prints them.
+
+  Args:
+    config: the run's config, checked.
+    folder: the run's folder.
+    typed: fields set on the command line.
+
+  Raises:
+    InputError: they cannot be made, or do not fit what the folder holds.
+  """
+  say, head = processes.print_on_first, TASK_HEADS[config.data.task]
+  begun = bool(weights.steps(folder))  # such a run continues from its own weights
+  stored = None if begun else init_from.open_weights(config, head=head)
+  dataset = processes.on_first_then_others(lambda: prepare_dataset(config))
+  processes.on_first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
+  plans = kept_plans(config, dataset, folder, begun=workdir.has_begun(folder))
+  plan = plans["train"]
+  say(
+    f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
+    f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
+    f"at most {plan.packing_depth} sequences a pack\n"
+  )
+  counts: dict[str, Any] = {}
+  if config.data.stream:
+    say(
+      f"These figures are of a sample. Training reads {config.data.stream}, each document "
+      "once, so there are no epochs.\n"
+    )
+  else:
+    counts |= {"num_sequences": plan.num_sequences}
+    counts |= {"num_tokens": plan.histogram.num_tokens}
+  mesh = make_mesh(fsdp=config.train.fsdp)
+  processes.connect(mesh)
+  before, recipe = resolve(
+    config,
+    packing_factor=plan.packing_factor,
+    num_devices=mesh.size,
+    typed=typed,
+    **counts,
+  )
+  say(f"{table(before, recipe)}\n")
+  if stored:
+    if stored.step:
+      say(f"starting from step {stored.step} of {stored.directory}\n")
+    init_from.check_vocabulary(stored, dataset.vocabulary)
+  sizes = init_from.run_model_config(
+    config,
+    workdir=folder,
+    vocab_size=len(dataset.vocabulary),
+    stored=stored,
+    head=head,
+    labels=dataset.labels,
+  )
+  first = weights.read_description(folder).config if begun else None
+  computed = computation.of_run(config, sizes, begun=first)
+  computed.check_all_processes()
+  return Run(
+    config=config,
+    folder=folder,
+    dataset=dataset,
+    plans=plans,
+    unpacked_recipe=before,
+    recipe=recipe,
+    mesh=mesh,
+    computation=computed,
+    stored=stored,
+  )

@@ -1,0 +1,100 @@
+"""What a finished run comes to: the measured speed-up of packing, and `summary.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from launch.plans import make_plan
+from launch.record import plots, report
+from launch.record.metrics import read_json_lines
+from launch.record.throughput import packed_against_unpacked
+from launch.run import Run
+from model.models import metric_of
+from packing.files import write_json
+from pipeline import RowLoader, plan_sha256
+from training import processes
+from training.step import TrainingProgram
+from training.stopping import target_reached
+
+
+def finish(run: Run, program: TrainingProgram, figures: dict[str, Any]):
+  """Measures the speed-up of packing, and writes the summary and the pictures.
+
+  Args:
+    run: the finished run; its state has been freed, since measuring needs a new one.
+    program: that trained it.
+    figures: of its training: `steps`, `seconds` and others, for the summary.
+  """
+  config, plan, summary = run.config, run.plan, dict(figures)
+  steps = summary.pop("steps")
+  unpacked_plan = make_plan(config, run.dataset.train, algorithm="none")
+  loader, unpacked = run.loader(plan), run.loader(unpacked_plan)
+  if rounds := config.train.throughput_rounds:
+    at_most = summary["seconds"] / 10
+    processes.print_on_first(
+      f"timing packed against unpacked: at most {rounds} steps of each, {at_most:.1f} s ..."
+    )
+    with (
+      contextlib.closing(loader.iterate()) as packs,
+      contextlib.closing(unpacked.iterate()) as padded,
+    ):
+      summary |= packed_against_unpacked(
+        program, packs, padded, rounds=rounds, at_most=at_most
+      )
+  summary |= {
+    "task": config.data.task,
+    "dtype": run.model.dtype.name,
+    "attention_impl": run.model.attention_impl,
+    "computation": str(run.computation),
+    "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
+    "stream": config.data.stream,
+    "epochs": None if config.data.stream else steps / loader.batches_per_epoch,
+    "packs": plan.num_packs,
+    "plan_sha256": plan_sha256(plan),
+    "packing_factor": plan.packing_factor,
+    "efficiency": plan.efficiency,
+    "packing_depth": plan.packing_depth,
+    "padding_tokens": plan.num_padding_tokens,
+    "unpacked_padding_tokens": unpacked_plan.num_padding_tokens,
+    "sequences": plan.num_sequences,
+    "target_mlm_accuracy": config.train.target_mlm_accuracy,
+    "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    "processes": jax.process_count(),
+    "jax": jax.__version__,
+    "xla_flags": os.environ.get("XLA_FLAGS", ""),
+  }
+  results = processes.on_first(lambda: _write(run, summary, loader))
+  processes.print_on_first(f"\n{results}\n\nwritten to {run.folder}: summary.json, plots/")
+
+
+def _write(run: Run, summary: Mapping[str, Any], loader: RowLoader) -> str:
+  """Writes `summary.json` and the pictures; returns the summary as a table."""
+  folder, metric = run.folder, metric_of(run.head)
+  train_lines = read_json_lines(folder / "metrics.jsonl")
+  eval_lines = read_json_lines(folder / "eval.jsonl")
+  summary = {
+    **report.run_summary(train_lines, eval_lines, metric=metric),
+    **summary,
+    **target_reached(eval_lines, target=summary["target_mlm_accuracy"]),
+  }
+  plots.plot_packing(
+    folder / "plots" / "packing.png",
+    run.dataset.train.lengths,
+    loader.first_rows(plots.PACKS_SHOWN),
+    efficiency=summary["efficiency"],
+  )
+  is_regression = run.head == "sequence_classification" and not run.dataset.labels
+  plots.plot_learning_curve(
+    folder / "plots" / "learning_curve.png",
+    train_lines,
+    eval_lines,
+    metric=metric,
+    loss="squared error" if is_regression else "loss in nats",
+  )
+  write_json(folder / "summary.json", summary)
+  return report.summary_table(summary)

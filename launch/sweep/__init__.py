@@ -1,0 +1,1 @@
+"""Grids of runs, from one file: `python -m launch.sweep`."""

@@ -1,0 +1,212 @@
+"""A run's folder, and the config that it belongs to.
+
+This file is itself a config file: --config=launch/workdir.py:FOLDER is the config of the
+run in a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
+
+from launch.fields import base_config, flat
+from model import hf, weights
+from model.files import parse_json
+from packing.files import read_json, write_json
+from training.errors import ConfigError
+
+FILE = pathlib.Path(__file__)
+_CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
+_SUMMARY = "summary.json"
+_WITHOUT_EFFECT = ("train.trackers",)  # fields that change no result
+
+
+def is_run(workdir: str | pathlib.Path) -> bool:
+  """Whether a folder holds a run, not an imported model."""
+  workdir = pathlib.Path(workdir)
+  models = weights.MODEL, hf.CONFIG  # a run has them too
+  return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
+
+
+def check(
+  workdir: str | pathlib.Path, config: ConfigDict, *, allow_changes: bool = False
+) -> bool:
+  """Checks that a run of this config may use the folder; creates the folder if needed.
+
+  Args:
+    workdir: the run's folder.
+    config: the run's config.
+    allow_changes: whether the config may differ from the one that the run was started
+      with; a warning then lists the differences.
+
+  Returns:
+    Whether the config differs.
+
+  Raises:
+    ConfigError: the folder belongs to a run with another config, or is not writable.
+  """
+  workdir, changes = pathlib.Path(workdir), ""
+  if has_begun(workdir):
+    if not allow_changes:
+      check_same(workdir, config)
+    elif changes := differences(workdir, config):
+      print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
+  elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
+    raise ConfigError(
+      f"--workdir={workdir} holds a model, not a run. Name another folder, and start from "
+      f"the model with --config.model.init_from={workdir}."
+    )
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / _LOCK).touch()  # not replaced, since another process may hold its lock
+  except OSError as error:
+    raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
+  return bool(changes)
+
+
+def has_begun(workdir: str | pathlib.Path) -> bool:
+  """Whether a run was recorded in the folder; Hugging Face has a `config.json`, too."""
+  path = pathlib.Path(workdir) / _CONFIG
+  try:
+    content = parse_json(path.read_bytes())
+  except (OSError, ValueError):
+    return path.exists()  # a damaged file is reported when it is read
+  return not isinstance(content, dict) or "architectures" not in content
+
+
+@contextlib.contextmanager
+def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
+  """Locks a run's folder, so that only one process trains in it.
+
+  Raises:
+    ConfigError: another process trains in the folder.
+  """
+  with (pathlib.Path(workdir) / _LOCK).open("a") as lock:  # NFS locks what can be written
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ConfigError(
+        f"Another process trains in {workdir}. Wait for it, or give another --workdir."
+      ) from error
+    yield
+
+
+def record(workdir: str | pathlib.Path, config: ConfigDict, dataset: dict[str, str]):
+  """Writes what a run is made from: `config.json` and `dataset.json`.
+
+  Args:
+    workdir: the run's folder, locked by `claimed`.
+    config: the run's config; its checkpoints, if any, must fit it.
+    dataset: SHA-256 of each file of the dataset.
+  """
+  workdir = pathlib.Path(workdir)
+  (workdir / _SUMMARY).unlink(missing_ok=True)  # it was of fewer steps
+  write_json(workdir / _DATASET, dataset)
+  write_json(workdir / _CONFIG, config.to_dict())
+
+
+def read_summary(workdir: str | pathlib.Path) -> dict | None:
+  """The summary of a finished run; None if it is not finished.
+
+  Raises:
+    InputError: the file is damaged.
+  """
+  path = pathlib.Path(workdir) / _SUMMARY
+  what = "the results of a run. Delete it: train.py writes it again"
+  return read_json(path, what=what) if path.exists() else None
+
+
+def read_config(workdir: str | pathlib.Path) -> dict:
+  """The config that a run was started with.
+
+  Raises:
+    InputError: the file is missing or damaged.
+  """
+  what = "the config of a run, which train.py writes. Restore it, or name another folder"
+  return read_json(pathlib.Path(workdir) / _CONFIG, what=what)
+
+
+def get_config(folder: str) -> ConfigDict:
+  """The config of the run in a folder.
+
+  Raises:
+    InputError: there is no run, or its `config.json` is damaged or has other fields.
+  """
+  config, stored = base_config().lock(), read_config(folder)
+  try:
+    config.update(stored)
+    if missing := sorted(flat(config).keys() - flatten_dict(stored, sep=".").keys()):
+      raise KeyError(f"there is no {missing[0]}")
+  except (KeyError, TypeError, AttributeError) as error:
+    reason = str(error.args[0] if error.args else error).splitlines()[0]
+    raise ConfigError(
+      f"{pathlib.Path(folder) / _CONFIG} is damaged, or has other fields: {reason}. "
+      "Restore it; eval.py also takes another config, by --config=..."
+    ) from error
+  return config
+
+
+def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
+  """Checks that the run, if it has been started, was started with this dataset.
+
+  Args:
+    workdir: the run's folder.
+    dataset: SHA-256 of each file of the dataset.
+
+  Raises:
+    InputError: it was started with another dataset, or `dataset.json` is damaged.
+  """
+  path = pathlib.Path(workdir) / _DATASET
+  what = (
+    "the digests of the run's dataset. Restore it; or remove it, if config.data.directory "
+    "still holds that dataset"
+  )
+  if path.exists() and read_json(path, what=what) != dataset:
+    raise ConfigError(
+      f"{workdir} holds a run on another dataset: config.data.directory was prepared again "
+      "since then. Restore that dataset, or give another --workdir."
+    )
+
+
+def differences(
+  workdir: str | pathlib.Path,
+  config: ConfigDict,
+  *,
+  groups: tuple[str, ...] = (),
+  ignore: tuple[str, ...] = (),
+) -> str:
+  """The fields in which a config differs from that of a run, in words; "" for none.
+
+  Args:
+    workdir: the run's folder.
+    config: the config to compare with its `config.json`.
+    groups: groups of fields to compare; () for all.
+    ignore: fields not to compare, such as "model.remat". `train.trackers` is never
+      compared, since it changes no result.
+
+  Raises:
+    InputError: there is no run, or its `config.json` is damaged.
+  """
+  stored, expected = flatten_dict(read_config(workdir), sep="."), flat(config)
+  return "; ".join(
+    f"{name} was {stored.get(name)!r} and is now {expected.get(name)!r}"
+    for name in sorted(stored.keys() | expected.keys())
+    if stored.get(name) != expected.get(name)
+    and (not groups or name.split(".")[0] in groups)
+    and name not in (*ignore, *_WITHOUT_EFFECT)
+  )
+
+
+def check_same(workdir: str | pathlib.Path, config: ConfigDict, **fields: tuple[str, ...]):
+  """Raises ConfigError if a run's folder belongs to a config with `differences`."""
+  if changes := differences(workdir, config, **fields):
+    raise ConfigError(
+      f"{workdir} holds a run with another config: {changes}. Give the same config, or "
+      "another --workdir; train.py accepts it with --allow_changed_config."
+    )

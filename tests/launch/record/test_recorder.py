@@ -1,0 +1,135 @@
+"""What a training loop records, also where it is stopped and resumed, or a step is bad."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import base
+from launch.record import trackers as trackers_lib
+from launch.record.flops import Cost, Peak
+from launch.record.metrics import read_json_lines
+from launch.record.recorder import Recorder
+from model import losses
+from training.errors import Stopped
+
+LOG_EVERY, EVAL_EVERY, STEPS = 3, 6, 10
+RATES = np.linspace(1, 0.1, STEPS)
+IDS = np.array([[3, 0, -1], [8, -1, -1]])
+
+
+def values_of(step, *, finite=True, skipped=0):
+  loss = 7.0 / step if finite else np.nan
+  values = {name: losses.Total(loss, 1.0 + step % 3) for name in ("mlm_loss", "nsp_loss")}
+  counts = {"sequences": 3, "real_tokens": 10 + step, "finite": finite, "skipped": skipped}
+  return jax.tree.map(np.asarray, values | counts | {"found": values})
+
+
+def record(
+  folder,
+  steps,
+  *,
+  first_step=0,
+  saved=None,
+  skips=0,
+  check=True,
+  held_out=0.5,
+  trackers="",
+):
+  """Records steps; x is a bad one. Returns the state after the last one."""
+  folder.mkdir(exist_ok=True)
+  config = base.get_config()
+  config.train.log_every, config.train.skip_bad_steps = LOG_EVERY, skips
+  config.train.trackers = trackers
+  cost = Cost(2, 2 * 16, 0.0, Peak(0.0, "table"))
+  place = {"first_step": first_step, "saved": saved or {}}
+  with (
+    trackers_lib.opened(folder, config) as tracked,
+    Recorder(
+      folder, config, learning_rates=RATES, trackers=tracked, cost=cost, **place
+    ) as recorder,
+  ):
+    for step, letter in enumerate(steps, first_step + 1):
+      skipped = steps[: step - first_step].count("x")
+      values = values_of(step, finite=letter == ".", skipped=skipped)
+      recorder.end(step, np.where(IDS < 0, IDS, IDS + step - 1), values)
+      if step % LOG_EVERY == 0 or step == STEPS:
+        recorder.line(step, compilations=1)
+      if step % EVAL_EVERY == 0:
+        recorder.evaluation(step, {"loss": held_out, "mlm_accuracy": step / 10})
+    if check:
+      recorder.check()
+    return json.loads(json.dumps(recorder.state()))
+
+
+def lines(folder, name):
+  """The lines of a file without what the clock decides."""
+  clock = ("second", "seconds", "share")
+  return [
+    {key: value for key, value in line.items() if not key.endswith(clock)}
+    for line in read_json_lines(folder / name)
+  ]
+
+
+@pytest.mark.parametrize("stopped", [1, 4, 6, 8, 9])
+def test_a_resumed_run_writes_the_lines_of_one_that_is_not_stopped(tmp_path, stopped):
+  whole, folder = tmp_path / "whole", tmp_path / "stopped"
+  record(whole, "." * STEPS)
+  state = record(folder, "." * stopped)
+  record(folder, "." * (STEPS - stopped), first_step=stopped, saved=state)
+  for name in ("metrics.jsonl", "eval.jsonl"):
+    assert lines(folder, name) == lines(whole, name)
+  assert [line["step"] for line in lines(folder, "metrics.jsonl")] == [3, 6, 9, 10]
+  rates = [line["learning_rate"] for line in lines(folder, "metrics.jsonl")]
+  np.testing.assert_allclose(rates, RATES[[2, 5, 8, 9]])
+  (evaluation,) = lines(folder, "eval.jsonl")
+  assert (evaluation["step"], evaluation["sequences_trained"]) == (6, 18)
+
+
+@pytest.mark.parametrize(
+  ("steps", "bad", "ids"),
+  [("...x.", 4, [6, 3, 11]), ("...x", 4, [6, 3, 11]), ("x.", 1, [3, 0, 8])],
+)
+def test_a_step_that_is_not_finite_stops_the_loop_and_its_sequences_are_told(
+  tmp_path, steps, bad, ids
+):
+  """At the next step, and the last one before it is saved."""
+  told = rf"Step {bad} is not finite: mlm_loss nan, .*skip_bad_steps"
+  with pytest.raises(Stopped, match=told):
+    record(tmp_path, steps)
+  found = json.loads((tmp_path / "bad_step.json").read_text())
+  assert (found["step"], found["sequence_ids"]) == (bad, ids)
+
+
+def test_the_device_may_still_work_at_the_newest_step(tmp_path):
+  record(tmp_path, "...x", check=False)
+  with pytest.raises(Stopped, match="Step 3 is not finite"):
+    record(tmp_path, "..x", check=False)  # but a line waits for it
+  assert lines(tmp_path, "metrics.jsonl") == []
+
+
+def test_bad_steps_are_skipped_up_to_a_number_in_a_row(tmp_path):
+  record(tmp_path / "run", "xx.xx.x.", skips=2)
+  skipped = [
+    (x["skipped"], x["learning_rate"]) for x in lines(tmp_path / "run", "metrics.jsonl")
+  ]
+  assert skipped == [(2, RATES[0]), (4, RATES[1])]
+  record(tmp_path / "first", "xxx.", skips=3)
+  (line,) = lines(tmp_path / "first", "metrics.jsonl")
+  assert line["learning_rate"] == RATES[0]  # of the update that comes first
+  assert not (tmp_path / "run" / "bad_step.json").exists()
+  with pytest.raises(Stopped, match=r"Step 3 .* bad step number 3 in a row") as stopped:
+    record(tmp_path / "other", "xxx.", skips=2)
+  assert "skip_bad_steps" not in str(stopped.value)  # it is set
+
+
+def test_bad_steps_in_a_row_are_counted_on_when_a_run_is_resumed(tmp_path):
+  saved = record(tmp_path, ".xx", skips=3)
+  with pytest.raises(Stopped, match=r"Step 5 .* bad step number 4 in a row"):
+    record(tmp_path, "xx", first_step=3, saved=saved, skips=3)
+
+
+def test_a_held_out_loss_that_is_not_finite_stops_the_run(tmp_path):
+  with pytest.raises(Stopped, match="held-out loss is nan at step 6"):
+    record(tmp_path, "......", held_out=np.nan)

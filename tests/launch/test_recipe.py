@@ -1,0 +1,210 @@
+"""From a recipe without packing to the packed one: by hand, at the edges, and printed."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from configs import base, bert_base_phase2
+from launch.recipe import ADJUSTMENTS, packed, parse_duration, resolve, unpacked
+from launch.recipe.table import table
+from tests import forked
+from training.errors import ConfigError
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_the_page_shows_what_the_command_prints():
+  page = (ROOT / "docs" / "training.md").read_text()
+  command = r"^\$ python (-m launch\.recipe (?:.*\\\n)*.*)\n((?:[^`\n].*\n)+)"
+  shown = re.findall(command, page, re.MULTILINE)
+  assert len(shown) == 2
+  for words, text in shown:
+    done = forked.run(shlex.split(words.replace("\\\n", " ")), cwd=ROOT)
+    assert done.stdout.strip() == text.strip(), done.stderr
+
+
+def config_for(**fields):
+  """A config of 60 sequences a step, 1,000 steps, 100 of warm-up."""
+  config = base.get_config()
+  config.train.batch_size = 60
+  for name, value in fields.items():
+    group, field = name.split("__")
+    config[group][field] = value
+  return config
+
+
+def small(**fields):
+  return unpacked(config_for(**fields), num_sequences=5000, num_tokens=70_000)
+
+
+def test_without_packing_a_step_has_as_many_sequences_as_rows():
+  recipe = small()
+  assert (recipe.rows, recipe.accumulation, recipe.sequences) == (60, 1, 60)
+  assert (recipe.real_tokens, recipe.epochs) == (60 * 14, 1000 * 60 / 5000)
+  assert unpacked(config_for()).epochs is None
+  assert small(train__micro_batch_size=12).accumulation == 5
+
+
+@pytest.mark.parametrize("adjust", ADJUSTMENTS)
+def test_a_packing_factor_of_1_changes_nothing(adjust):
+  recipe = small(train__micro_batch_size=12)
+  assert packed(recipe, packing_factor=1.0, adjust=adjust, multiple=12) == (
+    dataclasses.replace(recipe, adjust=adjust)
+  )
+
+
+@pytest.mark.parametrize(
+  ("p", "multiple", "rows"),  # the exact ones are 35.3 and 8.6
+  [(1.7, 1, 35), (1.7, 4, 36), (1.7, 10, 40), (7.0, 20, 20)],
+)
+def test_a_batch_that_p_does_not_divide_is_rounded_to_the_nearest(p, multiple, rows):
+  before, rounding = small(), rows * p / 60 - 1
+  after = packed(before, packing_factor=p, adjust="reduce_batch", multiple=multiple)
+  assert after.rows == rows
+  assert after.rounding == pytest.approx(rounding)
+  assert after.sequences == pytest.approx(rows * p)
+  assert f"{rounding:+.2%} by rounding the rows" in table(before, after)
+
+
+@pytest.mark.parametrize("adjust", ["lamb_betas", "lr_linear", "lr_sqrt", "none"])
+def test_the_others_keep_the_rows_and_the_sequences_in_all(adjust):
+  before = small(train__micro_batch_size=12)
+  after = packed(before, packing_factor=2.5, adjust=adjust, multiple=12)
+  assert (after.rows, after.accumulation, after.rounding) == (60, 5, 0)
+  assert (after.steps, after.warmup_steps) == (400, 40)
+  assert after.steps * after.sequences == before.steps * before.sequences
+  assert after.epochs == before.epochs
+  betas = (0.9**2.5, 0.999**2.5) if adjust == "lamb_betas" else (0.9, 0.999)
+  assert (after.b1, after.b2) == betas
+  factor = {"lr_linear": 2.5, "lr_sqrt": math.sqrt(2.5)}.get(adjust, 1)
+  assert after.learning_rate == pytest.approx(1e-3 * factor, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("text", "steps"),
+  [
+    ("250 steps", 250),
+    ("3 epochs", 250),  # of 5000 sequences, 60 a step
+    ("0.5 epochs", 42),
+    ("6e3 sequences", 100),
+  ],
+)
+def test_a_duration_is_converted_to_steps(text, steps):
+  fields = {"train__duration": text, "optimizer__warmup_steps": 0}
+  assert small(**fields).steps == steps
+  warm = small(train__steps=10**6, optimizer__warmup=text)
+  assert (warm.steps, warm.warmup_steps) == (10**6, steps)
+
+
+NONSENSE = "3 fortnights;-1 steps;3;inf steps"
+
+
+@pytest.mark.parametrize("text", NONSENSE.split(";"))
+def test_nonsense_is_no_duration(text):
+  expected = r"config\.train\.duration is .*expected a number of steps"
+  with pytest.raises(ConfigError, match=expected):
+    parse_duration("train.duration", text)
+
+
+@pytest.mark.parametrize(
+  ("fields", "p", "message"),
+  [
+    ({"train__duration": "9 sequences"}, 1, r"steps comes to 0.*--config\.train\.duration"),
+    ({"train__steps": 1}, 3, r"steps comes to 0 at a packing factor of 3\.000"),
+    ({"train__duration": "2 epochs"}, 1, "is '2 epochs'; expected the number of sequences"),
+    ({}, 0.9, r"packing_factor is 0\.9; expected at least 1"),
+  ],
+)
+def test_recipes_that_cannot_be_are_refused(fields, p, message):
+  with pytest.raises(ConfigError, match=message):
+    resolve(config_for(**fields), packing_factor=p)
+
+
+@pytest.mark.parametrize(
+  ("fields", "steps", "warmup"),
+  [
+    ({"train__steps": 100}, 100, 10),
+    ({"train__steps": 5}, 5, 0),
+    ({"train__duration": "1 epochs", "optimizer__warmup": "2 epochs"}, 83, 8),
+  ],
+)
+def test_a_short_run_of_any_config_has_a_short_warm_up(fields, steps, warmup):
+  recipe = small(**fields)
+  assert (recipe.steps, recipe.warmup_steps) == (steps, warmup)
+  asked = recipe.shortened_from
+  assert asked == (100 if "train__steps" in fields else 167)
+  told = table(recipe, packed(recipe, packing_factor=1.0, adjust="none"))
+  assert f"a tenth, since the configured {asked} would outlast the run" in told
+
+
+def test_a_warm_up_that_fits_stays():
+  recipe = small(train__steps=101)
+  assert (recipe.warmup_steps, recipe.shortened_from) == (100, None)
+  after = packed(recipe, packing_factor=2.5, adjust="none")
+  assert (after.steps, after.warmup_steps) == (40, 39)  # both would round to 40
+  assert "a tenth" not in table(recipe, after)
+
+
+def test_rows_are_a_multiple_of_the_devices_or_of_the_micro_batch():
+  config = config_for(packing__adjust="reduce_batch")
+  assert resolve(config, packing_factor=1.7, num_devices=4)[1].rows == 36
+  config.train.micro_batch_size = 12
+  _, after = resolve(config, packing_factor=1.7, num_devices=4)
+  assert (after.rows, after.accumulation) == (36, 3)  # whatever the devices
+
+
+@pytest.mark.parametrize(
+  ("micro", "p", "devices", "most"),
+  [(60, 2.0, 1, 30), (60, 2.0, 4, 12), (20, 2.15, 1, 15), (60, 1.3, 1, 20)],
+)
+def test_a_micro_batch_too_large_for_the_reduced_rows_is_refused(micro, p, devices, most):
+  """Nothing, or too little, would be reduced."""
+  fields = {"train__micro_batch_size": micro, "packing__adjust": "reduce_batch"}
+  told = rf"micro_batch_size is {micro}; expected .* such as {most}\. .*factor of {p:.3f}"
+  with pytest.raises(ConfigError, match=told):
+    resolve(config_for(**fields), packing_factor=p, num_devices=devices)
+  fields["train__micro_batch_size"] = most
+  _, after = resolve(config_for(**fields), packing_factor=p, num_devices=devices)
+  assert abs(after.rounding) <= 0.25
+
+
+@pytest.mark.parametrize("micro", [0, 60])
+def test_rows_that_the_devices_round_so_far_are_not_refused(micro):
+  """A smaller micro-batch would change nothing."""
+  fields = {"train__micro_batch_size": micro, "packing__adjust": "reduce_batch"}
+  _, after = resolve(config_for(**fields), packing_factor=2.0, num_devices=60)
+  assert (after.rows, after.rounding) == (60, 1.0)
+
+
+def command(*options):
+  return forked.run(["-m", "launch.recipe", *options], cwd=ROOT)
+
+
+def test_the_command_prints_the_translation_without_data():
+  options = ("--config=configs/bert_base_phase2.py:384", "--packing_factor=1.7")
+  result = command(*options, "--num_sequences=18608128", "--json")
+  assert result.returncode == 0, result.stderr
+  config = bert_base_phase2.get_config("384")
+  before, after = resolve(config, packing_factor=1.7, num_sequences=18608128)
+  found = json.loads(result.stdout)
+  assert found == {"unpacked": before.as_dict(), "packed": after.as_dict()}
+
+
+@pytest.mark.parametrize(
+  ("config", "option", "message"),
+  [
+    ("bert_base_phase2.py:99", "--json", "xpected bert_base_phase2.py:384 or :512"),
+    ("base.py", "--config.optimizer.warmup=3 fortnights", "warmup is '3 fortnights'"),
+  ],
+)
+def test_the_command_tells_a_mistake_in_a_line(config, option, message):
+  result = command(f"--config=configs/{config}", "--packing_factor=2", option)
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert len(result.stderr.strip().splitlines()) == 1
+  assert "Traceback" not in result.stderr

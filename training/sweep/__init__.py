@@ -1,1 +1,0 @@
-"""Grids of runs, from one file: `python -m training.sweep`."""
