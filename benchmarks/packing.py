@@ -4,9 +4,9 @@
     python -m benchmarks.packing --only speed              our algorithms
     python -m benchmarks.packing --only optimal            the optimum of all histograms
 
-Peers that are not installed are named and left out; `pip install "isopack[peers]"` and
-`pip install --no-deps trl==1.16.0` install them. Each packer runs in its own process, one
-at a time. Seconds are those of the packing call.
+Peers that are not installed are named and left out; in a checkout, `pip install ".[peers]"`
+and `pip install --no-deps trl==1.16.0` install them. Each packer runs in its own process,
+one at a time. Seconds are those of the packing call.
 """
 
 from __future__ import annotations

@@ -12,14 +12,17 @@ def get_config() -> ConfigDict:
   config.seed = 0  # seed of parameters, dropout, masking and the order of packs
 
   config.data = ConfigDict()
-  # sentences, documents, text, glue/NAME, squad, classification, regression
+  # pretraining, sentences, documents, text, glue/NAME, squad, classification, regression
   config.data.task = "pretraining"
-  config.data.source = "stdlib"  # files, tfds:NAME, ...; "prepared": what directory holds
+  # stdlib: the standard library's text; prepared: what directory holds; files, tfds:NAME,
+  # ...: docs/data.md
+  config.data.source = "stdlib"
   config.data.held_out_source = ""  # a separate source to hold out, instead of a fraction
   config.data.mismatched_source = ""  # a second source to hold out; MNLI has one
   config.data.labels = ""  # classification: names of the classes, such as "ham,spam"
   config.data.columns = ""  # names of fields in the source, such as text=content
-  config.data.documents = "blank-line"  # where documents in text files end: docs/data.md
+  # Where documents in text files end: blank-line, line, file, wikiextractor, start:REGEX.
+  config.data.documents = "blank-line"
   config.data.directory = "data/stdlib"  # the prepared dataset; made if it does not exist
   config.data.max_sequence_length = 128  # in tokens; also of a row by default
   config.data.vocab_size = 4096  # size of the vocabulary learned from the corpus
@@ -50,14 +53,14 @@ def get_config() -> ConfigDict:
   config.data.mask_rate = 0.15  # fraction of a sequence's tokens that are masked
 
   config.packing = ConfigDict()
-  # none: unpacked, the baseline; online: packed while reading; others: docs/packing.md.
-  # auto is near the optimum.
+  # auto: near the optimum; optimal, spfhp, lpfhp, nnlshp, ...: docs/packing.md; online:
+  # packed while reading; none: unpacked, the baseline
   config.packing.algorithm = "auto"
   # 0: the smallest limit that costs at most 0.1 % more packs than no limit; no limit if
   # planning with it would take minutes. For no limit, give the row length.
   config.packing.max_sequences_per_pack = 0
   config.packing.row_length = 0  # in tokens; 0: data.max_sequence_length
-  # devices: all devices of a step have nearly the same sum of squared lengths; none.
+  # none; devices: all devices of a step have nearly the same sum of squared lengths
   config.packing.balance = "none"
   # The fields below give the recipe without packing. This one says how to adjust it to
   # steps with more sequences. lamb_betas: beta ** packing factor; reduce_batch: fewer rows
@@ -65,8 +68,9 @@ def get_config() -> ConfigDict:
   config.packing.adjust = "lamb_betas"
 
   config.model = ConfigDict()
-  config.model.family = "bert"  # modern_bert; data.task=text always trains a GPT-2
-  # tiny, mini, small, medium, large, xl; given: the sizes of init_from
+  config.model.family = "bert"  # bert, modern_bert; data.task=text always trains a GPT-2
+  # bert: tiny, mini, small, medium, base, large; modern_bert: tiny, mini, base, large;
+  # GPT-2: tiny, mini, small, medium, large, xl; given: the sizes of init_from
   config.model.size = "base"
   config.model.init_from = ""  # folder with initial weights; "": random weights
   # Dropout of embeddings and of what a layer adds; modern_bert: of attention's output only.
@@ -74,26 +78,27 @@ def get_config() -> ConfigDict:
   # Dropout of attention probabilities. Above 0 only xla computes it, which costs time on an
   # accelerator: docs/speed.md.
   config.model.attention_dropout_rate = 0.1
-  # none: the ablation without isolation. token_type: the two segments of a sequence are
-  # isolated too.
+  # segment: a token sees only its sequence; token_type: only its segment, A or B; none: the
+  # ablation without isolation
   config.model.attention_mask = "segment"
   # False: the ablation whose positions continue through the row
   config.model.position_reset = True
-  config.model.positions = "alibi"  # only GPT-2; learned: a table, as in BERT
+  # only GPT-2. alibi: by the distance of two tokens; learned: a table, as in BERT
+  config.model.positions = "alibi"
   config.model.next_sentence = True  # False: the ablation without next-sentence prediction
   # modern_bert: base of the rotary positions in layers that attend to all tokens
   config.model.global_base = 160_000.0
   # auto: the fastest that this device can compute; xla, blocks, cudnn, cudnn_packed,
-  # splash: docs/model.md
+  # splash, splash_interpret: docs/model.md
   config.model.attention_impl = "auto"
-  config.model.remat = "none"  # layers: compute them twice, to save memory
+  config.model.remat = "none"  # none; layers: compute them twice, to save memory
   # The token embedding's rows are rounded up to a multiple of this, such as 8 or 128.
   config.model.vocab_multiple = 1
   # The type of the computation: float32, bfloat16; auto: bfloat16 where that is faster.
   config.model.dtype = "auto"
 
   config.optimizer = ConfigDict()
-  config.optimizer.name = "lamb"  # adamw, sgd
+  config.optimizer.name = "lamb"  # lamb, adamw, sgd
   config.optimizer.learning_rate = 1e-3  # the peak learning rate
   # Steps with a rising learning rate, without packing. If a config's warm-up would last as
   # long as the run, it is a tenth of the steps.
@@ -113,7 +118,7 @@ def get_config() -> ConfigDict:
   config.optimizer.bias_correction = True  # lamb, adamw: correct the moments for their bias
 
   config.train = ConfigDict()
-  # token; pack: the ablation that averages over packs instead
+  # What has equal weight: sequence, token; pack: the ablation of the paper
   config.train.loss_unit = "sequence"
   config.train.batch_size = 32  # sequences a step without packing, over all devices
   config.train.micro_batch_size = 0  # rows computed at once; 0: all rows of a step

@@ -1,7 +1,8 @@
 """What the site has besides the pages of docs/; named in mkdocs.yml.
 
-Pages of the checkout outside docs/ stand in project/, and links lead there. The pages of
-api/ are made from docstrings, which are read and not run.
+README.md is its first page. Other pages of the checkout outside docs/ stand in project/,
+and links lead there. The pages of api/ are made from docstrings, which are read and not
+run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+# Pages whose address is not that of their file.
+_PLACES = {"index.md": ROOT / "README.md", "documents.md": DOCS / "README.md"}
+# How pages rank in a search, by the start of their address: guides before all others.
+_BOOSTS = {"api/": 0.2, "project/": 0.1}
+_REPORTS, _REPORT_BOOST = ("exhibits.md", "REPORT.md"), 0.1
 _LINK = re.compile(r"(?<=\]\()[^)\s:#]+")
 # A function of the name of its file, which griffe finds first.
 _HIDDEN = {
@@ -25,11 +31,12 @@ _DOCTEST = re.compile(r"^( *)>>> .*\n(?:\1\S.*\n?)*", re.MULTILINE)
 
 
 def on_files(files, config):
-  """Adds the pages that mkdocs.yml names in project/ and api/."""
+  """Adds the pages of mkdocs.yml that are not files of docs/ at their own address."""
+  files.remove(files.get_file_from_path("README.md"))
   for page in _pages(config.nav):
     folder, _, name = page.partition("/")
-    if folder == "project":
-      files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
+    if folder == "project" or page in _PLACES:
+      files.append(File.generated(config, page, abs_src_path=str(_file(page))))
     elif folder == "api":
       module = name.removesuffix(".md")
       text = f"# {module}\n\n::: {module}\n{_HIDDEN.get(module, '')}"
@@ -38,8 +45,14 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-  """Points links to files outside docs/ at project/, where other files are copied to."""
+  """Points links at the places of their files, and ranks the page in searches.
+
+  Files outside docs/ are copied to project/.
+  """
   here = page.file.src_uri
+  boosts = [boost for start, boost in _BOOSTS.items() if here.startswith(start)]
+  boosts += [_REPORT_BOOST] * here.endswith(_REPORTS)
+  page.meta["search"] = {"boost": min(boosts, default=1)}
   if here.startswith("api/"):
     return markdown
   folder = _file(here).parent
@@ -48,7 +61,9 @@ def on_page_markdown(markdown, page, config, files):
     target = pathlib.Path(os.path.normpath(folder / match[0]))
     if not target.is_file():
       return match[0]  # strict mode names it
-    if target.is_relative_to(DOCS):
+    if target in _PLACES.values():
+      uri = next(uri for uri, file in _PLACES.items() if file == target)
+    elif target.is_relative_to(DOCS):
       uri = target.relative_to(DOCS).as_posix()
     else:
       uri = f"project/{target.relative_to(ROOT).as_posix()}"
@@ -74,6 +89,8 @@ def _pages(nav) -> list[str]:
 
 
 def _file(uri: str) -> pathlib.Path:
+  if uri in _PLACES:
+    return _PLACES[uri]
   folder, _, name = uri.partition("/")
   return ROOT / name if folder == "project" else DOCS / uri
 

@@ -16,9 +16,8 @@ _HEAD = """# The fields of a config
 Written by `python -m launch.reference > docs/config.md`: the defaults and
 comments of `configs/base.py`. The other files in `configs/` change some of them, and any
 can be set on the command line, such as `--config.train.steps=400`. Unknown fields,
-wrong types and unusable values are refused before any work. Values at the start of a
-description are the alternatives to the default. What a run does with them:
-[training.md](training.md)."""
+wrong types and unusable values are refused before any work. A description lists the values
+of a choice, the default in bold. What a run does with them: [training.md](training.md)."""
 _FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?")
 
 
@@ -62,9 +61,12 @@ def reference() -> str:
     lines = [f"## {section}", ""] if section else []
     lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
     for name in names:
-      value, kind = values[name], type(values[name]).__name__
-      default = f'"{value}"' if isinstance(value, str) else repr(value)
-      lines.append(f"| `{name}` | {kind} | `{default}` | {descriptions[name]} |")
+      value = values[name]
+      kind, default, text = type(value).__name__, repr(value), descriptions[name]
+      if isinstance(value, str):
+        default, word = f'"{value}"', re.escape(value) or "(?!)"
+        text = re.sub(rf"(?<![\w-]){word}(?![\w-])", f"**{value}**", text, count=1)
+      lines.append(f"| `{name}` | {kind} | `{default}` | {text} |")
     parts.append("\n".join(lines))
   return "\n\n".join(parts)
 

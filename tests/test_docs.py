@@ -124,17 +124,12 @@ def test_counts_of_millions_are_in_a_report(page):
 
 def test_the_table_of_the_readme_is_on_the_pages_that_it_names():
   table = markdown.table((ROOT / "README.md").read_text(), "| what | measured | where |")
-  rows = [(what, measured, markdown.links(where)) for what, measured, where in table]
-  measured = {page: f"{what} {text}" for what, text, pages in rows for page in pages}
-  pages = {
-    f"docs/{name}.md" for name in ("packing", "speed", "learning_curves", "finetuning")
-  }
-  assert set(measured) == pages
-  sequences, _, _, packs, factor, _ = FIGURE.findall(measured["docs/packing.md"])
-  assert factor == f"{as_number(sequences) / as_number(packs):.3f}"
-  for page, text in measured.items():
+  assert len(table) == 3
+  for what, measured, where in table:
+    (link,) = markdown.links(where)
+    page = link.partition("#")[0]
     on_page = {as_number(x) for x in FIGURE.findall((ROOT / page).read_text())}
-    for told in set(FIGURE.findall(text)) - {factor}:
+    for told in FIGURE.findall(f"{what} {measured}"):
       assert as_number(told) in on_page, f"{told} is not in {page}"
 
 

@@ -179,7 +179,5 @@ def _from_table(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str
   try:
     from packing import arrow
   except ImportError as error:
-    raise InputError(
-      'Tables need pyarrow; install it with pip install "isopack[arrow]".'
-    ) from error
+    raise InputError("Tables need pyarrow; install it with pip install pyarrow.") from error
   return arrow.read_lengths(path, column)

@@ -25,7 +25,7 @@ def check(path):
     import matplotlib.figure  # noqa: F401
   except ImportError as error:
     raise InputError(
-      'Pictures need matplotlib; install it with pip install "isopack[pictures]".'
+      "Pictures need matplotlib; install it with pip install matplotlib."
     ) from error
   files.check_writable(path)
 
