@@ -3,6 +3,7 @@
     python -m benchmarks.packing --picture packing.png     speed, and peers with a picture
     python -m benchmarks.packing --only speed              our algorithms
     python -m benchmarks.packing --only optimal            the optimum of all histograms
+    python -m benchmarks.packing --only step               the sequences of one step
 
 Peers that are not installed are named and left out; in a checkout, `pip install ".[peers]"`
 and `pip install --no-deps trl==1.16.0` install them. Each packer runs in its own process,
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 import packing
+from benchmarks import step_packers
 from benchmarks.command import add_picture, make_parser, write
 from benchmarks.packers import PACKERS, WORKLOADS, row_of
 from lab.machine import machine
@@ -202,10 +204,12 @@ def _draw(results: list[dict], path: str):
 
 
 # What --only names: the records, a row of each, and the columns of words.
+_STEP = ("lengths", "packer")
 PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
   "speed": (lambda options: _speed(), _speed_row, ("what",)),
   "peers": (lambda options: _peers(options.seeds), _peer_row, ("lengths", "packer")),
   "optimal": (lambda options: _optimal(), _optimal_row, ("histogram",)),
+  "step": (lambda options: step_packers.measure(options.batches), step_packers.row, _STEP),
 }
 USUAL = ("speed", "peers")  # without --only
 
@@ -214,6 +218,7 @@ def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__, "packing")
   parser.add_argument("--only", choices=PARTS)
   add(parser, "--seeds", 3, "orders of arrival")
+  add(parser, "--batches", 20, "of each kind, with --only=step")
   add_picture(parser)
   options = parser.parse_args(arguments)
   names = [options.only] if options.only else USUAL

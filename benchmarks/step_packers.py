@@ -122,9 +122,9 @@ PACKERS: dict[str, Callable[[np.ndarray], list[Packs]]] = {
 }
 
 
-def measure(number: int, batches: int) -> Iterator[dict]:
+def measure(batches: int) -> Iterator[dict]:
   """Packs some batches of each kind with each packer, in turns."""
-  for kind in KINDS:
+  for number, kind in itertools.product((512, 2048), KINDS):
     records: dict[str, list[dict]] = {name: [] for name in PACKERS}
     for seed in range(batches):
       lengths = lengths_of(kind, number, seed)

@@ -19,6 +19,7 @@ from packing.batches import (
   sorted_batches,
   waiting,
 )
+from packing.batches.step import StepPacks, pack_step
 from packing.certificate import Certificate
 from packing.errors import InputError
 from packing.histogram import Histogram, histogram_names, load_histogram
@@ -27,7 +28,6 @@ from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
 from packing.row import make_row, make_rows
-from packing.batches.step import StepPacks, pack_step
 
 __version__ = "0.2.0"
 
