@@ -128,7 +128,7 @@ def read_config(workdir: str | pathlib.Path) -> dict:
   Raises:
     InputError: the file is missing or damaged.
   """
-  what = "the config of a run, which train.py writes. Restore it, or name another folder"
+  what = "the config of a run. Restore it, or name a folder such as runs/mine"
   return read_json(pathlib.Path(workdir) / _CONFIG, what=what)
 
 

@@ -226,7 +226,7 @@ def test_a_full_disk_is_told_with_what_to_do(folder, tmp_path):
     ("train.py --config=configs/quickstart.py", 2, "Add them, such as --workdir=runs/mi"),
     ("train.py --config=nope.py --workdir=run", 2, "There is no config file 'nope.py'."),
     ("eval.py", 2, "Expected the folder of a run, such as runs/mine. See --help"),
-    ("eval.py runs/nope", 2, "Name a folder that train.py has written, such as runs/mine"),
+    ("eval.py runs/nope", 2, "Restore it, or name a folder such as runs/mine"),
   ],
 )
 def test_help_teaches_and_both_flags_are_required(words, status, text):
