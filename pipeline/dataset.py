@@ -58,8 +58,8 @@ class PreparedDataset:
     """
     if self._held_out is None:
       raise InputError(
-        f"{self.directory} was prepared without held-out documents. Prepare it with "
-        "held_out_fraction or held_out_source."
+        f"{self.directory} holds nothing out. Prepare it with held_out_fraction or "
+        "held_out_source."
       )
     return self._held_out
 
@@ -80,12 +80,12 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
       f"{directory} is not a prepared dataset ({error!r}). Name another folder, or delete "
-      "this one if you need nothing in it."
+      "it."
     ) from error
   if version != VERSION:
     raise InputError(
-      f"{directory / MANIFEST} has version {version!r}; expected {VERSION}. Prepare the "
-      "dataset again in another folder, or use the version of isopack that prepared it."
+      f"{directory / MANIFEST} has version {version!r}; expected {VERSION}. Prepare it "
+      "again."
     )
   for split, names in shards.items():
     # A shard has a checksum; a name is that of a file in the folder.

@@ -83,17 +83,14 @@ class DatasetSettings:
       raise InputError(f"held_out_fraction is {fraction}; expected a fraction in [0, 1).")
     if not isinstance(self.cross_documents, bool):
       raise InputError(
-        f"cross_documents is {short_repr(self.cross_documents)}; expected True or False."
+        f"cross_documents is {short_repr(self.cross_documents)}; expected a bool."
       )
     if self.too_long not in ("", *TOO_LONG):
       raise InputError(
-        f"too_long is {short_repr(self.too_long)}; expected one of {', '.join(TOO_LONG)}."
+        f"too_long is {short_repr(self.too_long)}; expected {', '.join(TOO_LONG)}."
       )
     if self.mismatched_source and not self.held_out_source:
-      raise InputError(
-        f"mismatched_source is {short_repr(self.mismatched_source)} without a "
-        "held_out_source; expected both, or held_out_source alone."
-      )
+      raise InputError("mismatched_source needs a held_out_source. Give both.")
     self.column_names()
     self.label_names()
     how = self.documents
@@ -106,7 +103,7 @@ class DatasetSettings:
       re.compile(how.removeprefix("start:"))
     except re.error as error:
       raise InputError(
-        f"documents is {short_repr(how)}, which is not a regular expression: {error}."
+        f"documents is {short_repr(how)}, not a regular expression: {error}."
       ) from error
 
   def column_names(self) -> tuple[tuple[str, str], ...]:
@@ -136,7 +133,7 @@ class DatasetSettings:
     names = tuple(name.strip() for name in self.labels.split(","))
     if len(set(names)) < max(2, len(names)) or "" in names:
       raise InputError(
-        f"labels is {short_repr(self.labels)}; expected at least two different names, "
-        "separated by commas."
+        f"labels is {short_repr(self.labels)}; expected different names, with commas "
+        "between."
       )
     return names

@@ -221,12 +221,11 @@ def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:
   base = pa.schema([file_schema.field(i) for i in range(min(3, len(file_schema)))])
   if not (base.equals(SCHEMA) or base.equals(REGRESSION_SCHEMA)) or not batches:
     raise InputError(
-      f"{path} is not a store of sequences: expected at least one batch with columns "
-      f"{SCHEMA.names}, found {len(batches)} with {file_schema.names}."
+      f"{path} has the columns {file_schema.names}; expected {SCHEMA.names}. Prepare it "
+      "again."
     )
   if schema is not None and not file_schema.equals(schema):
     raise InputError(
-      f"{path} has the columns {file_schema.names}; expected {schema.names}, as in the "
-      "files before it. Prepare the dataset again."
+      f"{path} has other columns than the files before it. Prepare the dataset again."
     )
   return batches

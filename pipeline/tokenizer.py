@@ -64,8 +64,7 @@ class Tokenizer:
     """
     if token not in self._ids:
       raise InputError(
-        f"{self.path} has no token {token}, which this task needs. Give another "
-        "vocabulary, such as BERT's."
+        f"{self.path} has no token {token}, which this task needs. Give another vocabulary."
       )
     return self._ids[token]
 
@@ -96,8 +95,7 @@ class Tokenizer:
       if token in self._ids:
         return self._ids[token]
     raise InputError(
-      f"{self.path} has no token that ends a text; expected one of "
-      f"{', '.join(_END_TOKENS)}. Give a vocabulary with one."
+      f"{self.path} has none of the tokens that end a text: {', '.join(_END_TOKENS)}."
     )
 
   @property
@@ -159,8 +157,7 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   size = max(ids.values(), default=-1) + 1
   if size > 2 * len(ids) + _MOST_UNUSED:
     raise InputError(
-      f"{path} has {len(ids):,} tokens, but ids up to {size - 1:,}; expected few ids "
-      "without a token. Correct the ids."
+      f"{path} has {len(ids):,} tokens, but ids up to {size - 1:,}. Correct the ids."
     )
   vocabulary = [f"[unused {number}]" for number in range(size)]
   for token, number in ids.items():
@@ -178,8 +175,7 @@ def _check_beside(path: pathlib.Path, ours: tokenizers.Tokenizer):
   theirs, _ = _read_json(beside)
   if _rules(theirs) != _rules(ours):
     raise InputError(
-      f"{beside} splits text differently from BERT's uncased WordPieces with {path.name}. "
-      f"Give {beside} instead of {path.name}."
+      f"{beside} splits text differently than BERT does by {path.name}. Give it instead."
     )
 
 
@@ -254,16 +250,14 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
   try:
     text = pathlib.Path(path).read_text(encoding="utf-8")
   except (OSError, UnicodeDecodeError) as error:
-    raise InputError(
-      f"Expected a vocabulary file with one token a line at {path}: {error}."
-    ) from error
+    raise InputError(f"{path} is no vocabulary with one token a line: {error}.") from error
   vocabulary = text.removesuffix("\n").split("\n")  # a token may have other line ends
   missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
   if missing or len(set(vocabulary)) != len(vocabulary):
     raise InputError(
-      f"{path} is not a BERT vocabulary: expected distinct tokens with "
-      f"{', '.join(SPECIAL_TOKENS)}, found {len(vocabulary)} lines, "
-      f"{len(set(vocabulary))} distinct; missing: {', '.join(missing) or 'none'}."
+      f"{path} is not a BERT vocabulary: it lacks "
+      f"{', '.join(missing) or 'no special token'}, and "
+      f"{len(vocabulary) - len(set(vocabulary))} of its lines occur twice."
     )
   return vocabulary
 
@@ -322,9 +316,7 @@ def train_bpe(
 def _read_gpt2(path: pathlib.Path) -> tokenizers.Tokenizer:
   merges = path.with_name(GPT2_MERGES_FILE)
   if not merges.is_file():
-    raise ValueError(
-      f"there is no {merges}. Put it there, or give a tokenizer.json, which holds both"
-    )
+    raise ValueError(f"there is no {merges}. Put it there, or give a tokenizer.json")
   if END not in parse_json(path.read_text(encoding="utf-8")):
     raise ValueError(f"it has no token {END}")
   tokenizer = _bytes(models.BPE.from_file(str(path), str(merges)))

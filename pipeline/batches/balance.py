@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Literal, get_args
 
@@ -11,37 +10,10 @@ import numpy as np
 import packing
 from packing import InputError
 from packing.epochs import PerEpoch
-from packing.errors import check_integer, short_repr
+from packing.errors import check_integer
 
 Balance = Literal["none", "devices"]
 BALANCES = get_args(Balance)
-
-
-@dataclasses.dataclass(frozen=True)
-class Balancing:
-  """What is balanced, and among how many devices.
-
-  Attributes:
-    what: `none`; or `devices`, all devices of a step have nearly the same cost.
-    devices: how many share a step; each gets a block of its rows.
-    group: how many packs of similar cost stay together: as many as the run had devices
-      when it began.
-
-  Raises:
-    InputError: `what` is unknown, or a number is below 1.
-  """
-
-  what: Balance = "none"
-  devices: int = 1
-  group: int = 1
-
-  def __post_init__(self):
-    check_integer("devices", self.devices, at_least=1)
-    check_integer("group", self.group, at_least=1)
-    if self.what not in BALANCES:
-      raise InputError(
-        f"balance is {short_repr(self.what)}; expected {', '.join(BALANCES)}."
-      )
 
 
 class BalancedOrder:
@@ -52,7 +24,9 @@ class BalancedOrder:
 
   Args:
     plan: the plan of the packs.
-    balancing: what to balance; not `none`.
+    devices: how many share a step; each gets a block of its rows.
+    group: how many packs of similar cost stay together: as many as the run had devices
+      when it began.
     batch_size: rows of a step.
     seed: selects the order, which differs from epoch to epoch.
 
@@ -61,20 +35,17 @@ class BalancedOrder:
   """
 
   def __init__(
-    self, plan: packing.Plan, balancing: Balancing, *, batch_size: int, seed: int
+    self, plan: packing.Plan, *, devices: int, group: int, batch_size: int, seed: int
   ):
-    for number, what in (
-      (balancing.devices, "share a step"),
-      (balancing.group, "the run began with"),
-    ):
-      if batch_size % number:
+    for name, number in (("devices", devices), ("group", group)):
+      if batch_size % check_integer(name, number, at_least=1):
         raise InputError(
-          f"batch_size is {batch_size}; expected a multiple of the {number} devices that "
-          f"{what}, for packing.balance."
+          f"batch_size is {batch_size}; packing.balance expects a multiple of the {number} "
+          f"{name}."
         )
-    self._devices, self._batch_size = balancing.devices, batch_size
+    self._devices, self._batch_size = devices, batch_size
     self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)
-    order = functools.partial(_order, plan, batch_size, balancing.group, seed)
+    order = functools.partial(_order, plan, batch_size, group, seed)
     self._order = PerEpoch(order)
 
   def __call__(self, step: int) -> np.ndarray:

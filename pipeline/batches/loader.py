@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Self
@@ -14,12 +14,13 @@ import numpy as np
 
 import packing
 from packing import InputError
+from packing.epochs import PerEpoch, assign_epoch
 from packing.errors import check_integer, short_repr
-from pipeline.batches.balance import Balance, BalancedOrder, Balancing
-from pipeline.batches.epochs import Epochs
+from pipeline.batches.balance import BALANCES, Balance, BalancedOrder
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import plan_sha256
+from pipeline.batches.position import block_of_process, check_same_state
 from pipeline.store import SequenceStore
 
 _ROWS_AT_ONCE = 32  # a few hundred kB of each array, which fit into the cache
@@ -42,7 +43,7 @@ class RowLoader(abc.ABC):
   Attributes:
     batches: this process's blocks as a `grain.MapDataset`, to build on.
     plan_sha256: SHA-256 of the plan that the rows follow; None if they follow none.
-    balancing: how rows are dealt to steps; at random, except in `PackedLoader`.
+    balance: how rows are dealt to steps; at random ("none"), except in `PackedLoader`.
 
   Raises:
     InputError: an option is out of range.
@@ -55,7 +56,8 @@ class RowLoader(abc.ABC):
   """
 
   plan_sha256: str | None = None
-  balancing = Balancing()
+  balance: Balance = "none"
+  group = 1
 
   def __init__(
     self,
@@ -66,7 +68,7 @@ class RowLoader(abc.ABC):
     shuffle_seed: int | None,
   ):
     self.num_rows, self.row_length = num_rows, row_length
-    self.batch_size = check_integer("batch_size", batch_size, at_least=1)
+    self.batch_size = batch_size
     # Row numbers continue from epoch to epoch, so one number gives both epoch and row.
     rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
     if shuffle_seed is not None:
@@ -85,13 +87,7 @@ class RowLoader(abc.ABC):
     return other
 
   def _set_process(self, process_index: int, process_count: int):
-    check_integer("process_count", process_count, at_least=1)
-    check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
-    if self.batch_size % process_count:
-      raise InputError(
-        f"batch_size is {self.batch_size}; expected a multiple of the {process_count} "
-        "processes, so that each has the same number of rows."
-      )
+    self._block = block_of_process(self.batch_size, process_index, process_count)
     self._size = self.batch_size // process_count
     self.process_index, self.process_count = process_index, process_count
     self.batches = self._blocks().map(self._make_batch)
@@ -192,10 +188,10 @@ class PackedLoader(RowLoader):
     devices: int = 1,
   ):
     self.store, self.plan, self.masking = store, plan, masking
-    self.plan_sha256 = plan_sha256(plan)
-    self.epochs = Epochs(plan, store.lengths, seed=seed)
-    self.seed = seed
-    self._balance(Balancing(balance, devices=devices, group=devices), batch_size)
+    self.plan_sha256, self.seed = plan_sha256(plan), seed
+    self._assigned = PerEpoch(functools.partial(assign_epoch, plan, store.lengths, seed))
+    self.balance, self._devices = balance, devices
+    self._set_group(devices, batch_size)
     super().__init__(
       num_rows=plan.num_packs,
       row_length=plan.row_length,
@@ -206,23 +202,30 @@ class PackedLoader(RowLoader):
   def with_group(self, group: int) -> Self:
     """A copy of this loader in the order of a run that began with `group` devices."""
     other = copy.copy(self)
-    other._balance(dataclasses.replace(self.balancing, group=group), self.batch_size)
+    other._set_group(group, self.batch_size)
     other._set_process(self.process_index, self.process_count)
     return other
 
-  def _balance(self, balancing: Balancing, batch_size: int):
-    self.balancing, self._order = balancing, None
-    if balancing.what != "none":
+  def _set_group(self, group: int, batch_size: int):
+    self.group, self._order = group, None
+    if self.balance not in BALANCES:
+      raise InputError(
+        f"balance is {short_repr(self.balance)}; expected {', '.join(BALANCES)}."
+      )
+    if self.balance != "none":
       self._order = BalancedOrder(
-        self.plan, balancing, batch_size=batch_size, seed=self.seed
+        self.plan,
+        devices=self._devices,
+        group=group,
+        batch_size=batch_size,
+        seed=self.seed,
       )
 
   def _blocks(self) -> grain.MapDataset:
     if self._order is None:
       return super()._blocks()
-    block = slice(self.process_index * self._size, (self.process_index + 1) * self._size)
     steps = grain.MapDataset.range(1).repeat()
-    return steps.map_with_index(lambda step, _: self._order(step)[block])
+    return steps.map_with_index(lambda step, _: self._order(step)[self._block])
 
   def epochs_of(self, step: int) -> np.ndarray:
     """int64[B]; the epoch of each row of a batch, over all processes."""
@@ -237,7 +240,11 @@ class PackedLoader(RowLoader):
     return self.masking.max_masked(self.plan.row_length, self.plan.packing_depth)
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
-    return self.epochs.sequence_ids(epoch or 0, rows)
+    assignment = self._assigned(epoch or 0)
+    starts, ends = assignment.offsets[rows], assignment.offsets[rows + 1]
+    slots = starts[:, None] + np.arange(self.plan.packing_depth)
+    inside = slots < ends[:, None]
+    return np.where(inside, assignment.sequence_ids[np.where(inside, slots, 0)], -1)
 
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
     parts = []
@@ -292,9 +299,8 @@ class BatchIterator(Iterator[PackedBatch]):
     state: dict[str, int | str] = {"step": self._step, "batch_size": loader.batch_size}
     if loader.plan_sha256:
       state["plan"] = loader.plan_sha256
-    if loader.balancing.what != "none":
-      state["balance"] = loader.balancing.what
-      state["group"] = loader.balancing.group
+    if loader.balance != "none":
+      state |= {"balance": loader.balance, "group": loader.group}
     return state
 
   def set_state(self, state: dict[str, int | str]):
@@ -306,34 +312,13 @@ class BatchIterator(Iterator[PackedBatch]):
     Raises:
       InputError: the state has another batch size, plan or balance, or other fields.
     """
-    plan = self._loader.plan_sha256
-    expected = ["step", "batch_size", *(["plan"] if plan else [])]
-    if set(state) - {"balance", "group"} != set(expected):
-      raise InputError(
-        f"Expected a state with {', '.join(expected)}, found {short_repr(state)}."
-      )
-    if state["batch_size"] != self._loader.batch_size:
-      raise InputError(
-        f"The state counts batches of {state['batch_size']} packs; expected "
-        f"{self._loader.batch_size}. Resume with the batch size it was saved with."
-      )
-    if plan and state["plan"] != plan:
-      raise InputError(
-        f"The state counts packs of the plan {_short(state['plan'])}; this plan is "
-        f"{_short(plan)} (SHA-256). Resume with the plan it was saved with."
-      )
-    if (balance := state.get("balance", "none")) != self._loader.balancing.what:
-      raise InputError(
-        f"The state counts steps with balance={short_repr(balance)}; expected "
-        f"{self._loader.balancing.what!r}. Resume with the balance it was saved with."
-      )
+    check_same_state(state, self.get_state(), ("batch_size", "plan", "balance"))
     step = check_integer("step", state["step"], at_least=0)
     self.close()
     self._step = step
-    if isinstance(self._loader, PackedLoader) and balance != "none":
-      self._loader = self._loader.with_group(
-        check_integer("group", state.get("group"), at_least=1)
-      )
+    if isinstance(self._loader, PackedLoader) and "group" in state:
+      group = check_integer("group", state["group"], at_least=1)
+      self._loader = self._loader.with_group(group)
 
   def close(self):
     """Ends the thread; the next batch starts it again."""
@@ -344,7 +329,3 @@ class BatchIterator(Iterator[PackedBatch]):
   def _start(self) -> grain.DatasetIterator:
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     return iter(self._loader.batches[self._step :].to_iter_dataset(options))
-
-
-def _short(sha256) -> str:
-  return f"{str(sha256)[:12]}..." if sha256 else "none"

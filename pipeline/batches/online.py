@@ -15,15 +15,15 @@ import numpy as np
 import packing
 from packing import InputError
 from packing.epochs import PerEpoch
-from packing.errors import check_integer, short_repr
+from packing.errors import check_integer
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import epoch_order, plan_sha256
+from pipeline.batches.position import block_of_process, check_same_state
 from pipeline.store import SequenceStore
 
 AHEAD = 2  # batches made ahead of time
 _POLL = 0.5  # seconds between checks whether to end
-_FIELDS = {"step", "batch_size", "plan", "packs", "reader"}
 
 
 class Gathered(NamedTuple):
@@ -119,17 +119,9 @@ class OnlineBatches(Iterator[PackedBatch]):
     process_index: int = 0,
     process_count: int = 1,
   ):
-    check_integer("batch_size", batch_size, at_least=1)
-    check_integer("process_count", process_count, at_least=1)
-    check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
-    if batch_size % process_count:
-      raise InputError(
-        f"batch_size is {batch_size}; expected a multiple of the {process_count} processes."
-      )
+    self._block = block_of_process(batch_size, process_index, process_count)
     self._reader, self._plan, self._masking = reader, plan, masking
     self._batch_size = batch_size
-    size = batch_size // process_count
-    self._block = slice(process_index * size, (process_index + 1) * size)
     geometry = plan.geometry
     self._packer = packing.StreamPacker(
       length=lambda example: int(geometry.sizes(reader.length(example))),
@@ -174,17 +166,9 @@ class OnlineBatches(Iterator[PackedBatch]):
       InputError: the state has other fields, another plan or another batch size; or
         iteration has begun.
     """
-    if self._is_started or set(state) != _FIELDS:
-      raise InputError(
-        f"Expected a state with {', '.join(sorted(_FIELDS))}, before the first batch; "
-        f"found {short_repr(sorted(state))}."
-      )
-    for name in ("batch_size", "plan"):
-      if state[name] != self._state[name]:
-        raise InputError(
-          f"The state was saved with {name}={short_repr(state[name])}; this is "
-          f"{short_repr(self._state[name])}. Resume with the same {name}."
-        )
+    if self._is_started:
+      raise InputError("Iteration has begun; restore a state before the first batch.")
+    check_same_state(state, self._state, ("batch_size", "plan"))
     self._packer.restore(state["packs"])
     self._reader.restore(state["reader"])
     self._state = state

@@ -69,9 +69,9 @@ def lay_out(
     cls_positions [[0, 2]]
   """
   used = sequence_ids >= 0
-  places = starts_of(
-    lengths, length_multiple=length_multiple, separator_tokens=separator_tokens
-  )
+  multiple = length_multiple
+  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
+  places = np.cumsum(sizes, axis=-1) - sizes  # where each sequence starts in its row
   if (end := (places + lengths).max(initial=0, where=used)) > row_length:
     raise ValueError(f"A pack has {end} tokens; the row has {row_length}.")
   counts = lengths[used]
@@ -95,26 +95,6 @@ def lay_out(
     "sequence_mask": used,
     "sequence_ids": sequence_ids,
   }
-
-
-def starts_of(
-  lengths: np.ndarray, *, length_multiple: int = 1, separator_tokens: int = 0
-) -> np.ndarray:
-  """The place in its row where each sequence starts.
-
-  Args:
-    lengths: int64[..., M]; the lengths of the sequences, in tokens, from the left.
-    length_multiple, separator_tokens: as in `lay_out`.
-
-  Returns:
-    int64[..., M].
-
-  >>> starts_of(np.array([5, 2, 4]), length_multiple=4, separator_tokens=1).tolist()
-  [0, 12, 20]
-  """
-  multiple = length_multiple
-  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
-  return np.cumsum(sizes, axis=-1) - sizes
 
 
 def pack_rows(

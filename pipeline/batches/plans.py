@@ -168,8 +168,7 @@ def keep_plans(
     if other:
       fields = ", ".join(f"packing.{name}={value}" for name, value in other.items())
       raise InputError(
-        f"{path} was made with {fields}, and a run keeps its plan. Restore the config's "
-        "packing fields, or give another --workdir."
+        f"{path} was made with {fields}. Restore these, or give another --workdir."
       )
 
 
@@ -219,8 +218,7 @@ def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, An
     plan = packing.load_plan(path, histogram=histogram)
   except InputError as error:
     raise InputError(
-      f"{error} Restore the file, or delete it: train.py makes the plan again, and resumes "
-      "if it is the same."
+      f"{error} Restore the file, or delete it; train.py makes it again."
     ) from error
   of_plan = plan.max_sequences_per_pack
   geometry = Geometry.for_histogram(

@@ -88,8 +88,8 @@ class StreamedSequences:
   def restore(self, state: Any):
     if not isinstance(state, dict) or state.keys() != self.state().keys():
       raise InputError(
-        f"The state of the reader is {short_repr(state)}; expected one that was saved "
-        "while reading a stream. Resume with the data.stream that it was saved with."
+        f"The reader's state is {short_repr(state)}, not of a stream. Resume with its "
+        "data.stream."
       )
     self._documents.restore(state["documents"])
     self._groups, self._sequences = state["groups"], state["sequences"]

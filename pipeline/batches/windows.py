@@ -56,10 +56,7 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
   check_integer("row_length", row_length, at_least=2)
   check_integer("stride", stride, at_least=1)
   if stride >= row_length:
-    raise InputError(
-      f"stride is {stride}; expected less than the {row_length} tokens of a window, so "
-      "that every scored token has context."
-    )
+    raise InputError(f"stride is {stride}; expected less than row_length={row_length}.")
   tokens = np.asarray(lengths, np.int64) + 1
   documents = np.cumsum(tokens) - tokens
   counts = np.where(tokens > 1, 1 - (-np.maximum(tokens - row_length, 0) // stride), 0)

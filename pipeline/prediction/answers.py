@@ -52,10 +52,7 @@ def answer(
   """
   task = TASKS.get(task_name)
   if task is None or task.answer is None:
-    raise InputError(
-      f"{short_repr(task_name)} has no answers; expected classification, regression, "
-      "squad or a task of GLUE."
-    )
+    raise InputError(f"{short_repr(task_name)} has no answers. Give another task.")
   if task.has_classes and len(label_names) < 2:
     raise ValueError(f"Expected the names of at least two classes; found {label_names}.")
   make_answer = task.answer
@@ -65,8 +62,7 @@ def answer(
       expected = len(example.sequences)
       if len(logits) != expected:
         raise ValueError(
-          f"Expected {expected} outputs for example {example.id}, one for each sequence; "
-          f"found {len(logits)}."
+          f"Example {example.id} has {expected} sequences, but {len(logits)} outputs."
         )
       try:
         found = make_answer(example.sequences, logits, label_names, max_answer_length)
@@ -113,8 +109,8 @@ def answer_examples(
       outputs, loss = run(chunk.batches())
       if not (np.isfinite(loss) and all(np.isfinite(x).all() for x in outputs)):
         raise InputError(
-          f"The model's output for {chunk.examples[0].where} or an example after it is "
-          "not finite. Check the weights, or compute with --dtype float32."
+          f"The output for {chunk.examples[0].where} or after is not finite. Try --dtype "
+          "float32."
         )
     yield from answer(
       task,
@@ -152,8 +148,7 @@ def label_names(
     if not task.has_classes:
       takes, fitting = "one", "classification"
     raise InputError(
-      f"The model gives {num_outputs} number{'s' * (num_outputs > 1)} a sequence; "
-      f"{task_name} takes {takes}. Give another model, or the task {fitting}."
+      f"The model gives {num_outputs} numbers; {task_name} takes {takes}. Try {fitting}."
     )
   if not task.has_classes:
     return ()
@@ -165,6 +160,6 @@ def label_names(
   if len(names) != num_outputs or set(names) != set(expected):
     raise InputError(
       f"The model has the classes {', '.join(given or made_up)}; {task_name} has "
-      f"{', '.join(expected)}. Give a model for this task, or the task classification."
+      f"{', '.join(expected)}. Use the task classification."
     )
   return names

@@ -58,8 +58,7 @@ def embed_examples(
     for example, (vector,) in zip(chunk.examples, vectors, strict=True):
       if not np.isfinite(vector).all():
         raise InputError(
-          f"The embedding of {example.where} is not finite. Check the weights, or compute "
-          "with --dtype float32."
+          f"The embedding of {example.where} is not finite. Try --dtype float32."
         )
       vector = vector.astype(np.float32)
       if normalized:

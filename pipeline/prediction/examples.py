@@ -62,10 +62,7 @@ def read_examples(
   """
   task, settings = find_task(settings)
   if task.make_unlabelled is None:
-    raise InputError(
-      f"A model of {settings.task} gives no answers; expected classification, regression, "
-      "squad or a task of GLUE."
-    )
+    raise InputError(f"A model of {settings.task} gives no answers. Give another model.")
   fields = _fields(task, settings)
   if source == STANDARD_INPUT:
     documents = _standard_input(fields)
@@ -120,8 +117,7 @@ def _standard_input(fields: DocumentFields) -> Iterator[Document]:
     return textfiles.split_json_lines(all_lines, name, fields)
   if head and not fields.line_fields:
     raise InputError(
-      f"{name}, line {head[-1][0]} is {short_repr(head[-1][1])}; expected JSON lines with "
-      f"{', '.join(fields.required)}."
+      f"{name}, line {head[-1][0]}: expected JSON lines with {', '.join(fields.required)}."
     )
   return textfiles.split_sentences(all_lines, name, fields)
 
@@ -137,8 +133,8 @@ def _examples(
     if "id" in task.fields:  # answers are stored by id
       if name in seen:
         raise InputError(
-          f"{document.where}: the id {short_repr(name)} belongs to an earlier question; "
-          "expected a different id for each, since answers are stored by id."
+          f"{document.where}: the id {short_repr(name)} is an earlier question's. Make ids "
+          "differ."
         )
       seen.add(name)
     yield Example(name, sequences, document.where)
@@ -151,7 +147,7 @@ def _id(document: Document, number: int) -> str:
       continue
     if not isinstance(value, str | int) or isinstance(value, bool):
       raise InputError(
-        f"{document.where}: {field} is {short_repr(value)}; expected a text or a number."
+        f"{document.where}: {field} is {short_repr(value)}; expected text or a number."
       )
     return str(value)
   return str(number)

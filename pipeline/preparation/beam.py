@@ -37,16 +37,16 @@ class BeamRunner:
       import apache_beam.options.pipeline_options
     except ImportError as error:
       raise InputError(
-        f"--runner needs Apache Beam ({error}). Install it: pip install -c "
-        'requirements.lock -e ".[beam]".'
+        f"--runner needs Apache Beam ({error}): pip install -c requirements.lock -e "
+        '".[beam]"'
       ) from error
     self.beam = beam
     try:
       beam.runners.create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
       raise InputError(
-        f"Beam cannot create the runner {name!r} ({error}). Expected DirectRunner, "
-        "FlinkRunner, SparkRunner, DataflowRunner or another installed one."
+        f"Beam cannot create the runner {name!r} ({error}). Try DirectRunner or "
+        "FlinkRunner."
       ) from error
     self._options = beam.options.pipeline_options.PipelineOptions(
       [f"--runner={name}", *options]

@@ -87,8 +87,7 @@ def prepare(
       }
       if altered := altered_file(work, manifest["sha256"]):
         raise OSError(
-          f"{altered} differs from what was written to it. Run the same command again to "
-          "rewrite it"
+          f"{altered} differs from what was written to it. Run the same command again"
         )
       for path in work.iterdir():
         if path.name not in manifest["sha256"]:
@@ -118,9 +117,7 @@ def _exists(directory: pathlib.Path) -> bool:
   try:
     return (directory.is_dir() and any(directory.iterdir())) or directory.is_file()
   except OSError as error:
-    raise InputError(
-      f"{directory} cannot be read: {error}. Name another folder."
-    ) from error
+    raise InputError(f"{directory} cannot be read: {error}.") from error
 
 
 @contextlib.contextmanager
@@ -138,9 +135,7 @@ def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | No
       except FileNotFoundError:  # renamed or removed between the two calls
         continue
     except OSError as error:
-      raise InputError(
-        f"The dataset cannot be written: {error}. Name another folder."
-      ) from error
+      raise InputError(f"The dataset cannot be written: {error}.") from error
     with lock:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
@@ -215,13 +210,12 @@ def _open_same(
   ]
   if differences:
     raise InputError(
-      f"{directory} was prepared with other settings ({'; '.join(differences)}). Delete "
-      "it, or name another folder."
+      f"{directory} has other settings ({'; '.join(differences)}). Delete it, or name "
+      "another."
     )
   if vocabulary and vocabulary.definition != dataset.tokenizer.definition:
     raise InputError(
-      f"{directory} was prepared with another vocabulary, or other merges, than "
-      f"{settings.vocab_file} has now. Delete the folder, or name another."
+      f"{directory} has another vocabulary than {settings.vocab_file}. Name another folder."
     )
   _check_sources(dataset, settings, fields)
   return dataset
@@ -245,6 +239,6 @@ def _check_sources(
     if now["sha256"] != before["sha256"]:
       raise InputError(
         f"{dataset.directory} was prepared from {before['files']} files with "
-        f"{before['bytes']:,} bytes; {specs[split]} now has {now['files']} with "
-        f"{now['bytes']:,}, or other names. Delete the folder, or name another."
+        f"{before['bytes']:,} bytes; {specs[split]} has {now['files']} with "
+        f"{now['bytes']:,} now. Name another folder."
       )

@@ -111,9 +111,8 @@ class _Pool:
     except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
       process.kill()
       raise OSError(
-        f"A worker exited with status {process.wait()} while writing {item.shard.name}; "
-        "there may be too little memory. Use fewer workers, and run the same command "
-        "again: it resumes where it stopped."
+        f"A worker exited with status {process.wait()} while writing {item.shard.name}. "
+        "Use fewer workers, which need less memory, and run the command again."
       ) from error
     if isinstance(result, Exception):
       raise result

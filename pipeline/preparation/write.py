@@ -287,19 +287,14 @@ def _check_enough(preparation: Preparation, counts: dict):
   for split, name in (HELD_OUT, "held_out_source"), (MISMATCHED, "mismatched_source"):
     source = getattr(settings, name)
     if source and not counts[split]["sequences"]:
-      raise InputError(
-        f"{source} gave no documents that can be used; expected at least one to hold out. "
-        f"Name another {name}."
-      )
+      raise InputError(f"{source} gave no documents that can be used. Name another {name}.")
   least = task.min_documents
   holds_out = settings.held_out_source or settings.held_out_fraction
   for split in (TRAIN, HELD_OUT) if holds_out else (TRAIN,):
     if counts[split]["documents"] < least or not counts[split]["sequences"]:
       others = " or ".join(filter(None, ("held_out_fraction", task.filter)))
       raise InputError(
-        f"Expected at least {least} documents to train on"
-        f"{f' and {least} to hold out' if holds_out else ''}; {settings.source} gave "
-        f"{counts[TRAIN]['documents']} and {counts[HELD_OUT]['documents']} that can be "
-        f"used, of {counts['documents']} in all. Give more documents, say with `documents` "
-        f"where they end, or change {others}."
+        f"{settings.source} gave {counts[TRAIN]['documents']} documents to train on and "
+        f"{counts[HELD_OUT]['documents']} to hold out that can be used; expected at least "
+        f"{least} each. Give more, say with `documents` where they end, or change {others}."
       )

@@ -148,13 +148,13 @@ def check_texts(value: Any, where: str):
     value.encode()
   except UnicodeEncodeError as error:  # JSON can spell one surrogate of a pair
     raise InputError(
-      f"{where} holds {short_repr(value[error.start])}, an unpaired surrogate; "
-      "expected valid Unicode. Re-encode the file."
+      f"{where} holds {short_repr(value[error.start])}, an unpaired surrogate. Re-encode "
+      "it."
     ) from error
 
 
 def too_long_error(where: str) -> InputError:
   return InputError(
-    f"{where}: a document is longer than {MAX_DOCUMENT_BYTES:,} bytes, the limit. "
-    "Break it at blank lines, or say with `documents` where they end."
+    f"{where}: a document has more than {MAX_DOCUMENT_BYTES:,} bytes. Say with `documents` "
+    "where they end."
   )

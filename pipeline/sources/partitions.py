@@ -142,8 +142,7 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   if kind == "stdlib":
     if fields.required != ("text",):
       raise InputError(
-        f"Source stdlib has text; the task needs {', '.join(fields.required)}. Name a "
-        "source that has them."
+        f"Source stdlib has text alone; the task needs {', '.join(fields.required)}."
       )
     stdlib.source_files(rest or None)
     return [LibraryPartition(rest and os.path.abspath(rest))]
@@ -151,18 +150,18 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
     raise InputError(
-      f"{spec} holds files of several kinds ({', '.join(kinds)}); expected one. Select one "
-      "with a glob, such as 'FOLDER/*.jsonl'."
+      f"{spec} holds files of several kinds ({', '.join(kinds)}). Select one: "
+      "'FOLDER/*.jsonl'."
     )
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
     raise InputError(
-      f"{files[0]} is read as text; the task needs {', '.join(fields.required)}. Give a "
-      ".jsonl, .csv, .tsv, .parquet or .arrow file, or tfds:NAME."
+      f"{files[0]} is text; the task needs {', '.join(fields.required)}. Give a table or "
+      ".jsonl."
     )
   if kinds == ["squad"] and "context" not in fields.required:
     raise InputError(
-      f"{files[0]} is read as SQuAD's JSON, for the task squad. For others give .jsonl, "
-      "one object a line."
+      f"{files[0]} is read as SQuAD's JSON, for the task squad. Give .jsonl, one object a "
+      "line."
     )
   if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
@@ -201,8 +200,8 @@ def _kind(path: pathlib.Path) -> str:
     return "text"
   if suffix not in _SUFFIXES:
     raise InputError(
-      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename it to "
-      ".txt if it is plain text, or convert it."
+      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename plain "
+      "text."
     )
   if _SUFFIXES[suffix] == "table" and suffix != path.suffix.lower():
     raise InputError(
@@ -234,8 +233,8 @@ def _find_files(spec: str) -> list[pathlib.Path]:
     raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
   if not files:
     raise InputError(
-      f"There is no data source {name[:200]!r}; expected a file, a folder, a glob that "
-      "matches at least one file, 'stdlib', 'stdlib:FOLDER' or 'tfds:NAME'."
+      f"There is no data source {name[:200]!r}; expected a file, folder, glob, stdlib or "
+      "tfds:NAME."
     )
   if split:
     raise InputError(f"{name} has no splits; found #{split}. Leave it out.")
@@ -249,7 +248,7 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     if split not in names:
       raise InputError(
         f"{folder} has no split {split!r}; found {', '.join(names) or 'none'}. Name one: "
-        f"{folder}#SPLIT."
+        "#SPLIT."
       )
     folder, split = folder / split, ""
   if split:
@@ -268,8 +267,8 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
   data = [path for path in files if compressed.plain_suffix(path) != ".json"] or files
   if not data:
     raise InputError(
-      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Name other text "
-      "files with a glob, such as 'FOLDER/*.md'."
+      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Name others with "
+      "a glob."
     )
   return data
 

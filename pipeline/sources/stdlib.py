@@ -51,9 +51,8 @@ def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
   topics = root / "pydoc_data" / "topics.py"
   if not topics.is_file():
     raise InputError(
-      f"Expected the standard library's sources; found no {topics}. Install "
-      "the full Python (on Debian: apt install libpython3-stdlib), or name the sources of "
-      "another Python as stdlib:/path/to/lib/python3.X."
+      f"There are no sources of Python: no {topics}. Install all of Python, or name the "
+      "sources of another as stdlib:/path/to/lib/python3.X."
     )
   return [topics] + [
     path

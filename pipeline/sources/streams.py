@@ -20,15 +20,9 @@ def check_stream(spec: str):
   """
   kind, _, name = spec.partition(":")
   if kind != "hf" or not name:
-    raise InputError(
-      f"There is no stream {short_repr(spec)}; expected hf:NAME#SPLIT, a dataset of the "
-      "library datasets."
-    )
+    raise InputError(f"There is no stream {short_repr(spec)}; expected hf:NAME#SPLIT.")
   if importlib.util.find_spec("datasets") is None:
-    raise InputError(
-      f"{spec} needs the library datasets, which is not installed. Install it with: pip "
-      "install datasets."
-    )
+    raise InputError(f"{spec} needs the library datasets: pip install datasets.")
 
 
 def open_stream(spec: str) -> Iterable[Mapping[str, Any]]:
@@ -93,8 +87,8 @@ class DocumentStream:
     for number in range(0 if self._has_state else self._read):
       if next(records, None) is None:
         raise InputError(
-          f"{self._name} ended after {number} documents, but {self._read} were read "
-          "before. Give the same documents again, and new ones after them."
+          f"{self._name} ended after {number} documents; {self._read} were read before. "
+          "Restore it."
         )
     for values in records:
       self._read += 1
@@ -115,8 +109,8 @@ class DocumentStream:
     fits = isinstance(state, dict) and state.keys() == {"read", "stream"}
     if not fits or (state["stream"] is not None) != self._has_state:
       raise InputError(
-        f"The state {short_repr(state)} belongs to another kind of stream. Resume with the "
-        "stream that it was saved with."
+        f"The state {short_repr(state)} belongs to another kind of stream. Resume with its "
+        "own."
       )
     self._read = state["read"]
     if self._has_state:

@@ -37,10 +37,7 @@ def check(path: pathlib.Path, fields: DocumentFields):
   schema, _ = _open(path, fields)
   for column in map(fields.column, fields.names):
     if schema.names.count(column) > 1:
-      raise InputError(
-        f"{path} has {schema.names.count(column)} columns {column!r}; expected one. Rename "
-        "the others."
-      )
+      raise InputError(f"{path} has several columns {column!r}. Rename the others.")
   for field in fields.required:
     column = fields.column(field)
     if column not in schema.names:
@@ -49,13 +46,12 @@ def check(path: pathlib.Path, fields: DocumentFields):
     kind = schema.field(column).type
     if field == "text" and not _is_text(kind):
       raise InputError(
-        f"Column {column!r} of {path} is {kind}; expected text. For lists of tokens use "
-        f'the task tokens with columns "input_ids={column}".'
+        f"Column {column!r} of {path} is {kind}; expected text. For tokens use the task "
+        "tokens."
       )
     if field == "input_ids" and not _is_tokens(kind):
       raise InputError(
-        f"Column {column!r} of {path} is {kind}; expected lists of integers. For text use "
-        "another task."
+        f"Column {column!r} of {path} is {kind}; expected lists of integers."
       )
 
 
@@ -88,13 +84,12 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
       number += 1
   except UnicodeDecodeError as error:
     raise InputError(
-      f"{path}: record {number} or one of the {_RECORDS} after it is not UTF-8 "
-      f"({error.reason}). Expected text; re-encode the file."
+      f"{path}: record {number} or one soon after it is not UTF-8 ({error.reason}). "
+      "Re-encode it."
     ) from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). "
-      "Download or write it again."
+      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). Restore it."
     ) from error
 
 
@@ -127,8 +122,8 @@ def _open(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]
     return schema, lambda names: _records_of(batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). "
-      "Download or write it again, or leave it out."
+      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). Restore "
+      "it."
     ) from error
 
 
@@ -159,8 +154,8 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
     for number, (_, cells) in enumerate(records):
       if len(cells) != len(names):
         raise InputError(
-          f"{path}: record {number} has {len(cells)} columns; expected {len(names)}, as in "
-          "the first line."
+          f"{path}: record {number} has {len(cells)} columns; the first line has "
+          f"{len(names)}."
         )
       values = dict(zip(names, cells, strict=True))
       yield {column: values[column] for column in columns}
@@ -187,8 +182,8 @@ def _is_quoted(path: pathlib.Path) -> bool:
   if several:
     first, last = several[0]
     raise InputError(
-      f"{path}, line {first}: a field in quotes ends in line {last}; expected each record "
-      "on one line. If the quotes are text, write the file as .jsonl or .csv."
+      f"{path}, line {first}: a field in quotes ends in line {last}. Write the file as "
+      ".csv."
     )
   return True
 
@@ -216,9 +211,8 @@ def _cells(
         yield (first, last), cells
   except csv.Error as error:
     raise InputError(
-      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Expected a "
-      "quoted field to end with a quote, and quotes inside it doubled. Write it with csv "
-      "or pandas in Python, or as .jsonl."
+      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Write it with "
+      "csv or pandas in Python, or as .jsonl."
     ) from error
 
 

@@ -84,14 +84,10 @@ def split_json_lines(lines: Lines, name: str, fields: DocumentFields) -> Iterato
       values = json.loads(line)
     except (ValueError, RecursionError) as error:
       raise InputError(
-        f"{where} is not JSON ({error}); expected one object a line, such as "
-        '{"text": "..."}.'
+        f"{where} is not JSON ({error}); expected one object a line."
       ) from error
     if not isinstance(values, dict):
-      raise InputError(
-        f"{where} holds a {type(values).__name__}; expected an object with "
-        f"{', '.join(map(fields.column, fields.required))}."
-      )
+      raise InputError(f"{where} holds a {type(values).__name__}; expected an object.")
     yield select_fields(values, fields, where)
 
 
@@ -115,8 +111,7 @@ def split_line(line: str, where: str, fields: DocumentFields) -> Document:
   if not least <= len(cells) <= len(names):
     either = f"{least} or " if least < len(names) else ""
     raise InputError(
-      f"{where} has {len(cells)} texts separated by tabs; expected {either}"
-      f"{len(names)}: {', '.join(names)}. Give other columns as .csv, .tsv or .jsonl."
+      f"{where} has {len(cells)} texts separated by tabs; expected {either}{len(names)}."
     )
   return Document(dict(zip(names, cells, strict=False)), where)
 
@@ -131,8 +126,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
     content = file.read(MAX_JSON_BYTES + 1)
   if len(content) > MAX_JSON_BYTES:
     raise InputError(
-      f"{path} has more than {MAX_JSON_BYTES:,} bytes, the limit for SQuAD's layout. Write "
-      "it as JSON lines with id, question, context and answers."
+      f"{path} has more than {MAX_JSON_BYTES:,} bytes. Write it as JSON lines."
     )
   try:
     articles = json.loads(content)["data"]
@@ -157,8 +151,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
     raise
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
     raise InputError(
-      f"{path} is not in SQuAD's layout ({error!r}); expected "
-      '{"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}.'
+      f"{path} is not in SQuAD's layout ({error!r}). Write it as JSON lines."
     ) from error
 
 
@@ -191,8 +184,7 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
   for number, line in enumerate(_split_lines(file), start=1):
     if b"\0" in line:
       raise InputError(
-        f"{name} is a binary file: line {number} holds a zero byte. Expected text in "
-        "UTF-8; leave the file out."
+        f"{name} is a binary file: line {number} holds a zero byte. Leave it out."
       )
     if len(line) > MAX_DOCUMENT_BYTES:
       raise too_long_error(f"{name}, line {number}")
@@ -201,8 +193,7 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
       raise InputError(
         f"{name}, line {number} is not UTF-8: byte {short_repr(line[error.start])} at "
-        f"{error.start} of the line. Convert the file, such as with: iconv -f "
-        "ISO-8859-1 -t UTF-8."
+        f"{error.start} of the line. Convert it: iconv -f ISO-8859-1 -t UTF-8."
       ) from error
     yield number, text
 

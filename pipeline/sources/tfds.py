@@ -100,9 +100,8 @@ def _builder(name: str):
     return tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
   except tfds.core.DatasetNotFoundError as error:
     raise InputError(
-      f"TensorFlow Datasets {tfds.__version__} has no dataset {name!r}. Names are listed "
-      "at tensorflow.org/datasets. If you have your own builder, name the folder of its "
-      "prepared data: tfds:FOLDER."
+      f"There is no dataset {name!r} in TFDS {tfds.__version__}. Name the folder of your "
+      "own: tfds:FOLDER."
     ) from error
   except (ValueError, RuntimeError) as error:
     text = " ".join(str(error).split())[:300]
@@ -116,17 +115,15 @@ def _data_source(name: str, split: str):
     data_dir = builder.data_path.parents[2 if builder.builder_config else 1]
     raise InputError(
       f"Expected tfds:{name} prepared as array_record in {builder.data_path}; found "
-      f"{kind}. Prepare it once, in a separate environment: pip install "
+      f"{kind}. Set TFDS_DATA_DIR, or prepare it once in another environment: pip install "
       f"tensorflow-datasets tensorflow apache-beam && tfds build {name} "
-      f"--file_format=array_record --data_dir={data_dir}. If it is already prepared "
-      "elsewhere, set TFDS_DATA_DIR to that folder."
+      f"--file_format=array_record --data_dir={data_dir}."
     )
   try:
     return builder.as_data_source(split)
   except (ValueError, KeyError) as error:
     raise InputError(
-      f"tfds:{name} has no split {split!r}; found {', '.join(builder.info.splits)}. Name "
-      f"one: tfds:{name}#SPLIT."
+      f"tfds:{name} has no split {split!r}; found {', '.join(builder.info.splits)}."
     ) from error
 
 
@@ -137,7 +134,7 @@ def _plain(value: Any, where: str) -> Any:
       return value.decode("utf-8")
     except UnicodeDecodeError as error:
       raise InputError(
-        f"{where} holds text that is not UTF-8 ({error}). Prepare the dataset again."
+        f"{where} holds text that is not UTF-8 ({error}). Prepare it again."
       ) from error
   if isinstance(value, dict):
     return {name: _plain(part, where) for name, part in value.items()}

@@ -26,10 +26,7 @@ def text_of(document: Document) -> str:
   if text is None:
     return ""
   if not isinstance(text, str):
-    raise InputError(
-      f"{document.where}: text is {short_repr(text)}; expected a string. Name another "
-      'column with columns "text=NAME".'
-    )
+    raise InputError(f"{document.where}: text is {short_repr(text)}; expected a string.")
   return text
 
 
@@ -131,7 +128,7 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
     if not 0 <= token < size:
       raise InputError(
         f"{where}: token {place} is {token}; {tokenizer.path.name} has the ids 0 to "
-        f"{size - 1}. Give the vocabulary that the tokens were made with."
+        f"{size - 1}."
       )
   if (mask := document.fields.get("attention_mask")) is not None:
     return _marked(mask, len(ids), where)
@@ -143,9 +140,8 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
     end -= 1
   if padding in ids[:end]:
     raise InputError(
-      f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding; "
-      "expected padding at the end only. Remove it, or give an attention_mask, or the "
-      "vocabulary that the tokens were made with."
+      f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding. "
+      "Remove it, or give an attention_mask."
     )
   return slice(0, end)
 
@@ -159,8 +155,8 @@ def _marked(mask: Any, length: int, where: str) -> slice | None:
     if 0 not in mask[start : start + ones]:
       return slice(start, start + ones)
   raise InputError(
-    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, ones for "
-    "tokens and zeros for padding before or after them."
+    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, 0 at "
+    "padding before or after the tokens and 1 elsewhere."
   )
 
 

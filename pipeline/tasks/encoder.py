@@ -43,6 +43,5 @@ class Encoder:
     self.tally["too_long"] += 1
     if self.settings.too_long == "error":
       raise InputError(
-        f"{what} has {length} tokens; expected at most {most}. Raise "
-        f"max_sequence_length, or set too_long to {choices}."
+        f"{what} has {length} tokens; expected at most {most}. Set too_long to {choices}."
       )

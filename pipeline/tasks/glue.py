@@ -124,9 +124,7 @@ def sentences(document: Document, settings: DatasetSettings) -> list[str]:
     fields = fields[:1]
   for field in fields:
     if not isinstance(value := document.fields[field], str):
-      raise InputError(
-        f"{document.where}: {field} is {short_repr(value)}; expected a sentence."
-      )
+      raise InputError(f"{document.where}: {field} is {short_repr(value)}; expected text.")
   return [document.fields[field] for field in fields]
 
 
@@ -172,8 +170,7 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
     if number is not None and abs(number) <= _LARGEST:
       return float(number)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}; expected a number that fits in 32 "
-      "bits."
+      f"{document.where}: label is {short_repr(value)}; expected a number of 32 bits."
     )
   if isinstance(value, str) and value in labels:
     return labels.index(value)
@@ -187,8 +184,8 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
   if any(named):
     same = ", ".join(name for name, found in zip(labels, named, strict=True) if found)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}, which may be any of the classes "
-      f"{same}. Write the classes as text, exactly as they are named."
+      f"{document.where}: label is {short_repr(value)}, which may be any of {same}. Write "
+      "names."
     )
   # If class names are numbers, labels match by value, never by index. If they are true and
   # false, 1 would mean both.

@@ -141,8 +141,7 @@ def score_classes(
   labels = store.sequence_labels
   if logits.shape[1] <= labels.max():
     raise ValueError(
-      f"Expected logits of at least {labels.max() + 1} classes, as in the labels; found "
-      f"{logits.shape[1]}."
+      f"Expected logits of at least {labels.max() + 1} classes; found {logits.shape[1]}."
     )
   return _with_mean({m: _METRICS[m](labels, logits.argmax(axis=1)) for m in metrics})
 
@@ -197,7 +196,7 @@ def _stacked(store: SequenceStore, outputs: Sequence[np.ndarray]) -> np.ndarray:
   if not np.isfinite(stacked).all():
     raise ValueError(
       f"The output of sequence {int((~np.isfinite(stacked)).any(axis=1).argmax())} is not "
-      "finite; expected numbers. Check whether the loss is finite."
+      "finite."
     )
   return stacked
 
@@ -205,8 +204,7 @@ def _stacked(store: SequenceStore, outputs: Sequence[np.ndarray]) -> np.ndarray:
 def _check_count(store: SequenceStore, outputs: Sequence[np.ndarray]):
   if len(outputs) != len(store) or not len(store):
     raise ValueError(
-      f"Expected an output for each of {len(store)} sequences, at least one; found "
-      f"{len(outputs)}."
+      f"Expected an output for each of {len(store)} sequences; found {len(outputs)}."
     )
 
 

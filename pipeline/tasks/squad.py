@@ -87,8 +87,8 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Windo
   for document in shard.documents:
     if (name := str(document.fields["id"])) in seen:
       raise InputError(
-        f"{document.where}: the id {short_repr(name)} belongs to an earlier question; "
-        "expected a different id for each."
+        f"{document.where}: the id {short_repr(name)} is an earlier question's. Make ids "
+        "differ."
       )
     seen.add(name)
     _check_texts(document)
@@ -186,23 +186,21 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
     start = int(given["answer_start"][0]) if answers else 0
   except (TypeError, LookupError, ValueError, OverflowError) as error:
     raise InputError(
-      f"{where}: answers is {short_repr(given)}; expected "
-      '{"text": [...], "answer_start": [...]}.'
+      f'{where}: answers is {short_repr(given)}; expected {{"text": [...], "answer_start": '
+      "[...]}}."
     ) from error
   if not answers:
     return [], None
   answer = answers[0]
   if not answer.strip():
     raise InputError(
-      f"{where}: the answer is {short_repr(answer)}; expected words of the context. Give "
-      "one, or an empty list of answers if there is none."
+      f"{where}: the answer is {short_repr(answer)}; expected words, or an empty list."
     )
   text = document.fields["context"][start : start + len(answer)]
   if start < 0 or text != answer:
     raise InputError(
-      f"{where}: expected the answer {short_repr(answer)} at character {start} of the "
-      f"context; found {short_repr(text)}. Correct answer_start, or leave the question "
-      "out."
+      f"{where}: expected the answer {short_repr(answer)} at {start}; found "
+      f"{short_repr(text)}."
     )
   return answers, (start, start + len(answer))
 
@@ -246,8 +244,8 @@ def start_and_end(
     expected = len(window["input_ids"]), 2
     if np.shape(output) != expected or not np.isfinite(output).all():
       raise ValueError(
-        f"The output for a window of question {window['example_id']} has the shape "
-        f"{np.shape(output)}; expected {expected} and finite numbers."
+        f"The output for question {window['example_id']} has the shape {np.shape(output)}; "
+        f"expected {expected} and finite numbers."
       )
   return [output[:, 0] for output in outputs], [output[:, 1] for output in outputs]
 

@@ -1,0 +1,41 @@
+"""Which rows of a batch a process has, and whether a saved position fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packing import InputError
+from packing.errors import check_integer, short_repr
+
+
+def block_of_process(batch_size: int, process_index: int, process_count: int) -> slice:
+  """The rows of each batch that a process has; all have as many.
+
+  Raises:
+    InputError: the processes do not divide the batch, or a number is out of range.
+  """
+  check_integer("batch_size", batch_size, at_least=1)
+  check_integer("process_count", process_count, at_least=1)
+  check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
+  if batch_size % process_count:
+    raise InputError(
+      f"batch_size is {batch_size}; expected a multiple of the {process_count} processes."
+    )
+  size = batch_size // process_count
+  return slice(process_index * size, (process_index + 1) * size)
+
+
+def check_same_state(state: Mapping[str, Any], own: Mapping[str, Any], same: Iterable[str]):
+  """Raises InputError if a state has other fields than `own`, or differs in those named."""
+  if state.keys() != own.keys():
+    raise InputError(
+      f"The state has the fields {', '.join(state)}; expected {', '.join(own)}. Resume "
+      "with the config it was saved with."
+    )
+  for name in same:
+    if state.get(name) != own.get(name):
+      raise InputError(
+        f"The state was saved with {name}={short_repr(state[name])}; this is "
+        f"{short_repr(own[name])}. Resume with the same {name}."
+      )
