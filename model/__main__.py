@@ -21,6 +21,46 @@ from model.hf.tokenizer import BYTE_LEVEL_FILES, ORIGINALS, copy_originals, copy
 from model.testing import verify
 from packing.commands.program import Parser, fail, print_result
 
+_IMPORT_HELP = """The directory holds config.json, model.safetensors and vocab.txt,
+tokenizer.json, or vocab.json with merges.txt; pickles are not opened. The new folder gets
+model.json, vocab.txt, checkpoints/0, the tokenizer's files in tokenizer/ for an export, and
+tokenizer.json if text is not split as by BERT; also those of sentence-transformers.
+Training can start from either of the two:
+
+  python -m model import bert-mini/ --out imported/
+  python train.py ... --config.model.init_from=imported \\
+      --config.data.vocab_file=imported/vocab.txt
+"""
+_EXPORT_HELP = """Writes config.json, model.safetensors and the tokenizer. Open them with
+
+  AutoModelForPreTraining.from_pretrained(DIR), AutoTokenizer.from_pretrained(DIR)
+
+examples:
+  python -m model export runs/quickstart --out bert/
+  python -m model export runs/quickstart --step 1200 --out bert-1200/
+"""
+_VERIFY_HELP = """Prints a row for every head, attention implementation and dtype, with the
+largest difference between packed and unpacked divided by the largest value: for hidden
+states and logits, for losses and accuracies per sequence, and for all gradients. If torch
+and transformers are installed, it also compares logits with Hugging Face's. The influence,
+the largest derivative of one sequence's outputs with respect to another's embeddings, must
+be 0. Cases that this machine cannot run are listed with the reason. The exit status is 1 if
+anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2 in bfloat16. There
+are 144 rows, which take a few minutes on two cores.
+
+On a new machine, --quick takes about a minute. It verifies one head with each
+implementation of attention that the device has, in float32 and bfloat16, and compares
+attention alone with XLA's, in rows with padding and without sequences:
+
+  python -m model verify --quick
+
+Given FOLDER, verifies the model in it with its own weights, in float32 and bfloat16:
+
+  python -m model verify minilm-l6-h384/
+
+For the same proofs of a model of your own, see docs/how_to_check_a_model.md.
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs one command; returns the exit status."""
@@ -52,52 +92,21 @@ def _parser() -> Parser:
     "and verifies the models.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  for add in _COMMANDS:
-    add(commands)
+  for name, add, run, show, text, epilog in _COMMANDS:
+    command = commands.add_parser(
+      name,
+      help=text,
+      description=text[0].upper() + text[1:] + ".",
+      epilog=epilog,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=run, show=show)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    add(command)
   return parser
 
 
-def add_command(commands, name: str, run, *, text: str, epilog: str, show=_lines):
-  """Adds a subcommand with --json, and returns its parser.
-
-  Args:
-    commands: the subparsers of the command.
-    name: the name of the subcommand.
-    run: a function from the options to the result, a JSON object; if its `passes` is false,
-      the exit status is 1.
-    text: the first line of --help.
-    epilog: the rest of --help, with examples.
-    show: a function from the result to the text that is printed without --json.
-  """
-  command = commands.add_parser(
-    name,
-    help=text,
-    description=text[0].upper() + text[1:] + ".",
-    epilog=epilog,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-  )
-  command.add_argument("--json", action="store_true", help="print one JSON object")
-  command.set_defaults(run=run, show=show)
-  return command
-
-
-def _add_import(commands):
-  command = add_command(
-    commands,
-    "import",
-    _import,
-    text="read a Hugging Face directory into a folder of this project",
-    epilog="""The directory holds config.json, model.safetensors and vocab.txt,
-tokenizer.json, or vocab.json with merges.txt; pickles are not opened. The new folder gets
-model.json, vocab.txt, checkpoints/0, the tokenizer's files in tokenizer/ for an export, and
-tokenizer.json if text is not split as by BERT; also those of sentence-transformers.
-Training can start from either of the two:
-
-  python -m model import bert-mini/ --out imported/
-  python train.py ... --config.model.init_from=imported \\
-      --config.data.vocab_file=imported/vocab.txt
-""",
-  )
+def _add_import(command):
   command.add_argument("directory", metavar="DIR", help="a Hugging Face directory")
   command.add_argument(
     "--out", metavar="FOLDER", required=True, help="folder to write; new or empty"
@@ -109,8 +118,7 @@ def _import(options) -> dict:
   stored = hf.open_model(options.directory)
   if stored.step is not None:
     raise weights.WeightsError(
-      f"{options.directory} is already a folder of this project; expected a Hugging Face "
-      "directory. Pass the folder to --config.model.init_from without importing it."
+      f"{options.directory} is a folder of this project already. Use it without an import."
     )
   params = stored.load()
   with whole_folder(options.out) as partial:
@@ -129,21 +137,7 @@ def _import(options) -> dict:
   return _summary(options.out, stored, params)
 
 
-def _add_export(commands):
-  command = add_command(
-    commands,
-    "export",
-    _export,
-    text="write the weights of a run as a Hugging Face directory",
-    epilog="""Writes config.json, model.safetensors and the tokenizer. Open them with
-
-  AutoModelForPreTraining.from_pretrained(DIR), AutoTokenizer.from_pretrained(DIR)
-
-examples:
-  python -m model export runs/quickstart --out bert/
-  python -m model export runs/quickstart --step 1200 --out bert-1200/
-""",
-  )
+def _add_export(command):
   command.add_argument("folder", metavar="FOLDER", help="a run's folder or an imported one")
   command.add_argument(
     "--out", metavar="DIR", required=True, help="folder to write; new or empty"
@@ -194,35 +188,7 @@ def _tokenizer_in(folder: pathlib.Path, vocabulary: weights.Vocabulary | None) -
   return there[0] if there else tokens
 
 
-def _add_verify(commands):
-  command = add_command(
-    commands,
-    "verify",
-    _verify,
-    show=lambda result: result["table"],
-    text="prove that packed equals unpacked, and that no sequence influences another",
-    epilog="""Prints a row for every head, attention implementation and dtype, with the
-largest difference between packed and unpacked divided by the largest value: for hidden
-states and logits, for losses and accuracies per sequence, and for all gradients. If torch
-and transformers are installed, it also compares logits with Hugging Face's. The influence,
-the largest derivative of one sequence's outputs with respect to another's embeddings, must
-be 0. Cases that this machine cannot run are listed with the reason. The exit status is 1 if
-anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2 in bfloat16. There
-are 144 rows, which take a few minutes on two cores.
-
-On a new machine, --quick takes about a minute. It verifies one head with each
-implementation of attention that the device has, in float32 and bfloat16, and compares
-attention alone with XLA's, in rows with padding and without sequences:
-
-  python -m model verify --quick
-
-Given FOLDER, verifies the model in it with its own weights, in float32 and bfloat16:
-
-  python -m model verify minilm-l6-h384/
-
-For the same proofs of a model of your own, see docs/how_to_check_a_model.md.
-""",
-  )
+def _add_verify(command):
   command.add_argument(
     "folder",
     nargs="?",
@@ -241,7 +207,7 @@ def _verify(options) -> dict:
   besides: list[verify.Beside] = []
   if options.quick:
     if options.folder:
-      raise weights.WeightsError("--quick and FOLDER exclude each other. Give one of them.")
+      raise weights.WeightsError("--quick takes no FOLDER. Give one of them.")
     rows, besides = verify.quick(show)
   else:
     stored = hf.open_model(options.folder) if options.folder else None
@@ -259,8 +225,25 @@ def _verify(options) -> dict:
   } | ({} if options.json else {"table": text})
 
 
-# Functions that each add a subcommand.
-_COMMANDS = (_add_import, _add_export, _add_verify)
+# Name, function that adds arguments, function from options to a result in JSON (if its
+# `passes` is false, the exit status is 1), function from that to text, and help.
+_COMMANDS = (
+  (
+    *("import", _add_import, _import, _lines),
+    "read a Hugging Face directory into a folder of this project",
+    _IMPORT_HELP,
+  ),
+  (
+    *("export", _add_export, _export, _lines),
+    "write the weights of a run as a Hugging Face directory",
+    _EXPORT_HELP,
+  ),
+  (
+    *("verify", _add_verify, _verify, lambda result: result["table"]),
+    "prove that packed equals unpacked, and that no sequence influences another",
+    _VERIFY_HELP,
+  ),
+)
 
 
 if __name__ == "__main__":

@@ -164,8 +164,7 @@ class Embeddings(nnx.Module):
     expected = (*batch["segment_ids"].shape, self.token.features)
     if embeddings.shape != expected:
       raise ValueError(
-        f"Expected input_embeddings of shape [B, S, D] = {expected}, found "
-        f"{embeddings.shape}."
+        f"input_embeddings has the shape {embeddings.shape}; expected {expected}."
       )
     return embeddings
 

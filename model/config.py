@@ -125,16 +125,14 @@ class ModelConfig:
         raise ValueError(f"{name} is {getattr(self, name)}; expected a fraction in [0, 1).")
     if self.hidden_size % self.num_heads:
       raise ValueError(
-        f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}."
+        f"hidden_size={self.hidden_size} is no multiple of num_heads={self.num_heads}."
       )
     self._check_choice("attention_mask", self.MASKS)
     self._check_choice("remat", REMATERIALISATIONS)
 
   def _check_choice(self, name: str, known):
     if getattr(self, name) not in known:
-      raise ValueError(
-        f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}."
-      )
+      raise ValueError(f"{name} is {getattr(self, name)!r}; expected {', '.join(known)}.")
 
   @property
   def padded_vocab_size(self) -> int:
@@ -174,9 +172,7 @@ class ModelConfig:
       2
     """
     if size not in cls.SIZES:
-      raise ValueError(
-        f"There is no size {size!r}; expected one of {', '.join(cls.SIZES)}."
-      )
+      raise ValueError(f"There is no size {size!r}; expected {', '.join(cls.SIZES)}.")
     num_layers, hidden_size = cls.SIZES[size]
     return cls(
       num_layers=num_layers,

@@ -48,8 +48,8 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     partial.rename(directory)
   except OSError as error:
     raise NotWritten(
-      f"{directory} could not be written: {error}. Nothing was left there. Make "
-      "room, and run the same command again."
+      f"{directory} could not be written: {error}. Make room, and run the same command "
+      "again."
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
@@ -59,10 +59,7 @@ def check_new_folder(directory: str | pathlib.Path):
   """Checks that a folder can be created here; errors are as for `whole_folder`."""
   directory = pathlib.Path(directory)
   if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-    raise FileExistsError(
-      f"Expected a new or empty folder, found {directory}, which is not empty. Choose "
-      "another folder, or remove this one if you need nothing in it."
-    )
+    raise FileExistsError(f"{directory} is not a new or empty folder. Choose another.")
 
 
 def read_lines(

@@ -63,7 +63,7 @@ def model_of(config: ModelConfig, head: str) -> type[Transformer]:
   models = MODELS[config.FAMILY]
   if head not in models:
     raise ValueError(
-      f"A {config.FAMILY} has no head {head!r}; expected one of {', '.join(models)}."
+      f"A {config.FAMILY} has no head {head!r}; expected {', '.join(models)}."
     )
   return models[head]
 
@@ -128,8 +128,8 @@ def drawing_device() -> jax.Device:
     return jax.local_devices(backend="cpu")[0]
   except RuntimeError as error:
     raise LookupError(
-      "Random parameters are drawn on the CPU, which JAX cannot use here. If you set "
-      f"JAX_PLATFORMS, add the CPU, as in JAX_PLATFORMS=cuda,cpu. JAX says: {error}"
+      f"Parameters are drawn on the CPU, which JAX cannot use ({error}). Set "
+      "JAX_PLATFORMS=cuda,cpu."
     ) from error
 
 

@@ -79,8 +79,7 @@ class ModernBertConfig(EncoderConfig):
         raise ValueError(f"{name} is {getattr(self, name)}; expected more than 1.")
     if (head_size := self.hidden_size // self.num_heads) % 2:
       raise ValueError(
-        f"hidden_size / num_heads is {head_size}; expected an even number, since rotary "
-        "positions rotate pairs of numbers. Set another hidden_size or num_heads."
+        f"hidden_size / num_heads is {head_size}; rotary positions need an even number."
       )
 
   def window_of(self, layer: int) -> int | None:

@@ -31,7 +31,6 @@ MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
 PARAMS = "params"  # the part of a checkpoint that holds the parameters
 METADATA = "_CHECKPOINT_METADATA"  # Orbax's file of a checkpoint, written last
 _BEST = "best"  # a value of --step
-FAMILY_NAMES = {"bert": "a BERT", "modern_bert": "a ModernBERT", "gpt2": "a GPT-2"}
 _EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
 _MOST_COMPRESSED = 1000  # bytes of parameters, which are noise, that a byte can hold
 # What Orbax and TensorStore raise for damaged files.
@@ -89,9 +88,8 @@ class StoredModel:
   def config_as(self, kind: type[_Config]) -> _Config:
     """The config, after checking its class; raises WeightsError for another class."""
     if not isinstance(self.config, kind):
-      name = FAMILY_NAMES.get(getattr(kind, "FAMILY", ""), "an encoder")
       raise WeightsError(
-        f"{self.directory} holds a {self.kind.__name__}; expected {name}. Choose "
+        f"{self.directory} holds a {self.kind.__name__}; expected a {kind.__name__}. Choose "
         "other weights."
       )
     return self.config
@@ -162,9 +160,8 @@ def check_vocabulary_size(
   least = max(most - _EMBEDDING_PADDING + 1, 1)
   if vocabulary and not least <= len(vocabulary.tokens) <= most:
     raise WeightsError(
-      f"The vocabulary in {directory} has {len(vocabulary.tokens):,} tokens; expected "
-      f"{least:,} to {most:,}, since vocab_size is {most:,}. Copy the tokenizer of this "
-      "model into the folder."
+      f"The vocabulary in {directory} has {len(vocabulary.tokens):,} tokens; its "
+      f"vocab_size of {most:,} needs {least:,} to {most:,}."
     )
 
 
@@ -176,8 +173,8 @@ def check_layers(directory: str | pathlib.Path, config: ModelConfig, num_arrays:
   """
   if config.num_layers > num_arrays:
     raise WeightsError(
-      f"The model in {directory} has num_layers={config.num_layers:,}, but only "
-      f"{num_arrays:,} arrays. Correct num_layers, or restore the weights."
+      f"{directory} has num_layers={config.num_layers:,}, but {num_arrays:,} arrays. "
+      "Correct num_layers."
     )
 
 
@@ -236,20 +233,19 @@ def steps(directory: str | pathlib.Path) -> list[int]:
   for folder in folders:
     if not (folder / PARAMS).is_dir():
       raise WeightsError(
-        f"{folder} holds no {PARAMS}: another program wrote it. Move it away, or "
-        "choose another folder."
+        f"{folder} holds no {PARAMS}: another program wrote it. Move it away."
       )
   return sorted(int(folder.name) for folder in folders)
 
 
-class Choice(NamedTuple):
+class ChosenStep(NamedTuple):
   """The step of a checkpoint, None if there is none; and why this one, in words."""
 
   step: int | None
   why: str
 
 
-def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> Choice:
+def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> ChosenStep:
   """Chooses a checkpoint: the best if the run keeps it, otherwise the newest.
 
   Args:
@@ -265,22 +261,19 @@ def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> Cho
   if wanted not in (None, _BEST):
     if not wanted.isdecimal():
       raise WeightsError(f"--step is {wanted!r}; expected a number, or {_BEST}.")
-    return Choice(int(wanted), "by --step")
+    return ChosenStep(int(wanted), "by --step")
   saved = steps(directory)
   newest = max(saved, default=None)
   if wanted is None and not _keeps_best(directory):
-    return Choice(newest, "the newest")
+    return ChosenStep(newest, "the newest")
   best = _best_step(directory)
   if best is not None and best in saved:
-    return Choice(best, f"the best; the newest is {newest}")
+    return ChosenStep(best, f"the best; the newest is {newest}")
   if wanted is None:
-    return Choice(newest, "the newest; its best is not there")
-  if best is None:
-    raise WeightsError(f"{directory} has not been evaluated; --step=best is not known yet.")
+    return ChosenStep(newest, "the newest; its best is not there")
   raise WeightsError(
-    f"The best step of {directory} is {best}, but its checkpoint is not kept; training "
-    "with --config.train.keep_best keeps it. Choose another checkpoint with --step, one "
-    f"of the steps {', '.join(map(str, saved)) or '(none)'}."
+    f"{directory} keeps no best step ({best}); there are "
+    f"{', '.join(map(str, saved)) or 'none'}. Choose another --step."
   )
 
 
@@ -292,8 +285,7 @@ def _keeps_best(directory: pathlib.Path) -> bool:
     return bool(config.get("train", {}).get("keep_best"))
   except (ValueError, AttributeError) as error:
     raise WeightsError(
-      f"{path} is damaged ({error}), so it does not say whether the run keeps its best "
-      "checkpoint. Restore it, or choose a checkpoint with --step."
+      f"{path} is damaged ({error}). Restore it, or choose a checkpoint with --step."
     ) from error
 
 
@@ -304,8 +296,7 @@ def _best_step(directory: pathlib.Path) -> int | None:
   for number, line in enumerate(read_lines(path, names=[metric]), start=1):
     if line is None:
       raise WeightsError(
-        f"{path} is damaged in line {number}: expected a JSON object with step, {metric}. "
-        "Restore the file, or delete the line."
+        f"{path} is damaged in line {number}: expected step, {metric}. Delete the line."
       )
     values.setdefault(line["step"], line[metric])
   return max(values, key=values.__getitem__, default=None)
@@ -335,9 +326,8 @@ def open_folder(
     step = max(saved, default=None)
   if step not in saved:
     raise WeightsError(
-      f"Expected a checkpoint{'' if step is None else f' of step {step}'} in {directory}; "
-      f"there are {', '.join(map(str, saved)) or 'none'}. Train first, or choose one with "
-      "--step."
+      f"{directory} has no checkpoint{'' if step is None else f' of step {step}'}; there "
+      f"are {', '.join(map(str, saved)) or 'none'}. Choose one with --step."
     )
   path = directory.absolute() / CHECKPOINTS / str(step)
 
@@ -347,8 +337,8 @@ def open_folder(
       yield
     except _UNREADABLE as error:
       raise WeightsError(
-        f"The parameters in {path} are not those of {directory / MODEL}, or are damaged: "
-        f"{beginning(error)} Restore the file, or choose another checkpoint with --step."
+        f"The parameters in {path} are damaged, or another model's: {beginning(error)} "
+        "Restore them, or choose another checkpoint with --step."
       ) from error
 
   def load() -> Params:
@@ -483,8 +473,8 @@ def read_description(directory: str | pathlib.Path) -> Description:
       vocabulary = Vocabulary(tokens, value["lowercase"], value["by_json"])
   except FileNotFoundError as error:
     raise WeightsError(
-      f"Expected a run's folder or an imported one, with {MODEL}: {error.filename} is not "
-      "there. Import a Hugging Face directory with python -m model import."
+      f"There is no {error.filename}; expected a run's or an imported folder. Import with "
+      "python -m model import."
     ) from error
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise WeightsError(f"{directory / MODEL} cannot be used: {error!r}.") from error

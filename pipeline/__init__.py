@@ -18,7 +18,7 @@ _NAMES = {
   "batches.windows": "WindowLoader",
   "config": "check_data make_batches make_held_out make_loader prepare_dataset settings_of",
   "dataset": "PreparedDataset open_dataset",
-  "prediction.answers": "answer label_names",
+  "prediction.answers": "label_names",
   "prediction.examples": "read_examples",
   "preparation.prepare": "prepare",
   "settings": "DatasetSettings",
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # the same names, for type checkers
     settings_of,
   )
   from pipeline.dataset import PreparedDataset, open_dataset
-  from pipeline.prediction.answers import answer, label_names
+  from pipeline.prediction.answers import label_names
   from pipeline.prediction.examples import read_examples
   from pipeline.preparation.prepare import prepare
   from pipeline.settings import DatasetSettings

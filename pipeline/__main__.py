@@ -215,24 +215,17 @@ def _inspect(options) -> tuple[int, str]:
   counts = np.array(dataset.manifest["histograms"]["train"])
   size = max(counts.size, expected.size)
   counts, expected = (np.pad(x, (0, size - x.size)) for x in (counts, expected))
-  lengths = np.flatnonzero(counts != expected) + 1
-  here, there = int(counts.sum()), int(expected.sum())
-  status, first = (1, int(lengths[0])) if lengths.size else (0, None)
-  if options.json:
-    result = {
-      "against": options.against,
-      "equal": not status,
-      "sequences": [here, there],
-      "lengths_that_differ": lengths.size,
-      "first_that_differs": first,
-    }
-    return status, json.dumps(result)
-  if not status:
-    return status, f"equal: {here:,} sequences, as in {options.against}"
-  return status, (
-    f"not equal: {here:,} sequences here, {there:,} in {options.against}; {lengths.size} "
-    f"lengths differ, the first is {first}"
-  )
+  different = (np.flatnonzero(counts != expected) + 1).tolist()
+  result = {
+    "against": options.against,
+    "equal": not different,
+    "sequences": [int(counts.sum()), int(expected.sum())],
+    "lengths_that_differ": len(different),
+    "first_that_differs": different[0] if different else None,
+  }
+  lines = (f"{name.replace('_', ' '):<20} {value}" for name, value in result.items())
+  text = json.dumps(result) if options.json else "\n".join(lines)
+  return int(bool(different)), text
 
 
 def _described(dataset: PreparedDataset, options) -> str:

@@ -82,37 +82,28 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
       f"{directory} is not a prepared dataset ({error!r}). Name another folder, or delete "
       "it."
     ) from error
+  wrong = ""
+  # A shard has a checksum; a name is that of a file in the folder.
+  own = {split: sorted(n for n in digests if n.startswith(f"{split}-")) for split in shards}
+  missing = [name for name in _CONTENT if name not in manifest]
+  tokenizers = [n for n in (VOCABULARY_FILE, TOKENIZER_FILE) if n in digests]
   if version != VERSION:
-    raise InputError(
-      f"{directory / MANIFEST} has version {version!r}; expected {VERSION}. Prepare it "
-      "again."
-    )
-  for split, names in shards.items():
-    # A shard has a checksum; a name is that of a file in the folder.
-    if names != sorted(name for name in digests if name.startswith(f"{split}-")):
-      raise InputError(
-        f"{directory / MANIFEST} names other shards of {split} than it has checksums of. "
-        f"Delete {directory} and prepare it again."
-      )
-  if foreign := [name for name in digests if pathlib.PurePath(name).name != name]:
-    raise InputError(
-      f"{directory / MANIFEST} names {foreign[0]}, which is not in its folder. Delete "
-      f"{directory} and prepare it again."
-    )
-  if altered := altered_file(directory, digests):
-    raise InputError(
-      f"{altered} is missing or was altered since it was prepared. Delete {directory} and "
-      "prepare it again."
-    )
+    wrong = f"{MANIFEST} has version {version!r}; expected {VERSION}"
+  elif shards != own:
+    wrong = f"{MANIFEST} names other shards than it has checksums of"
+  elif foreign := [name for name in digests if pathlib.PurePath(name).name != name]:
+    wrong = f"{MANIFEST} names {foreign[0]}, which is not in the folder"
+  elif altered := altered_file(directory, digests):
+    wrong = f"{altered.name} is missing or was altered since it was prepared"
+  elif not shards.get("train") or not tokenizers or "task" not in settings or missing:
+    wrong = f"{MANIFEST} is incomplete"
+  if wrong:
+    raise InputError(f"{directory}: {wrong}. Delete the folder, and prepare it again.")
   stores = {
     split: SequenceStore([directory / name for name in names])
     for split, names in shards.items()
     if names
   }
-  tokenizers = [n for n in (VOCABULARY_FILE, TOKENIZER_FILE) if n in digests]
-  missing = [name for name in _CONTENT if name not in manifest]
-  if "train" not in stores or not tokenizers or "task" not in settings or missing:
-    raise InputError(f"{directory / MANIFEST} is incomplete. Prepare the dataset again.")
   return PreparedDataset(
     directory=directory,
     train=stores["train"],

@@ -75,8 +75,7 @@ class Tokenizer:
     if self.by_json or not any(word != word.lower() for word in words):
       return ""
     return (
-      f"{self.path} has capitals, but text is lower-cased for a vocabulary without a "
-      "tokenizer.json. Give the tokenizer.json of the model as vocab_file."
+      f"{self.path} has capitals, but text is lower-cased. Give the model's tokenizer.json."
     )
 
   @property

@@ -329,8 +329,8 @@ def check_layer(implementation: str, needs: Needs):
     return  # xla computes this layer
   if why := _disagreement(implementation, needs._replace(dropout_rate=0.0)):
     raise AttentionError(
-      f"attention_impl={implementation} {why}, on this device in rows of "
-      f"{needs.row_length} tokens. Set another row length, or attention_impl=xla."
+      f"attention_impl={implementation} {why}, here in rows of {needs.row_length} tokens. "
+      "Set another row length, or attention_impl=xla."
     )
 
 

@@ -57,9 +57,7 @@ def cudnn_packed_attention(
   from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
   if max_segments is None:
-    raise AttentionError(
-      "Expected max_segments, the most sequences in a pack, for cudnn_packed; found None."
-    )
+    raise AttentionError("cudnn_packed needs max_segments, the most sequences in a pack.")
   lengths, starts = segment_lengths_and_starts(segment_ids, max_segments)
   real = segment_ids > 0
   # The kernel neither reads nor writes padding: its output and its gradients there are
@@ -310,7 +308,7 @@ def check(implementation: str, needs: Needs):
     return
   if implementation not in IMPLEMENTATIONS:
     raise AttentionError(
-      f"There is no attention_impl {implementation!r}; expected auto or one of "
+      f"There is no attention_impl {implementation!r}; expected "
       f"{', '.join(IMPLEMENTATIONS)}."
     )
   kernel, device = KERNELS[implementation], jax.local_devices()[0]

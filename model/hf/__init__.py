@@ -95,8 +95,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   stored = _open(directory)
   if step is not None:
     raise WeightsError(
-      f"{directory} is a Hugging Face directory, which holds only one checkpoint. Leave "
-      "out --step."
+      f"{directory} is a Hugging Face directory with one checkpoint. Leave out --step."
     )
   vocabulary = read_vocabulary(directory)
   check_vocabulary_size(directory, vocabulary, stored.config)
@@ -155,18 +154,16 @@ def export_model(
   """
   if isinstance(config, BertConfig) and config.attention_mask == "token_type":
     raise WeightsError(
-      "attention_mask is 'token_type', but a BERT of transformers lets sentence A see B. "
-      "Expected 'segment' or 'none'; this model cannot be exported."
+      "transformers has no attention_mask 'token_type'; this model cannot be exported."
     )
   if isinstance(config, Gpt2Config) and config.positions != "learned":
     raise WeightsError(
-      f"positions is {config.positions!r}, but a GPT-2 of transformers has learned "
-      "positions. Expected 'learned'; this model cannot be exported."
+      f"transformers has no positions {config.positions!r}; this model cannot be exported."
     )
   if vocabulary and len(vocabulary.tokens) > config.vocab_size:
     raise WeightsError(
-      f"Expected a vocabulary of at most vocab_size={config.vocab_size} tokens, found "
-      f"{len(vocabulary.tokens)}."
+      f"The vocabulary has {len(vocabulary.tokens)} tokens; vocab_size is "
+      f"{config.vocab_size}."
     )
   head = head_of(params)
   config, params = resize_vocabulary(config, params, multiple=1)
@@ -175,8 +172,7 @@ def export_model(
   if found != wanted:
     different = sorted(map(str, found.items() ^ wanted.items()))
     raise WeightsError(
-      f"The parameters are not those of a {kind.__name__} of this config: "
-      f"{tensors.some(different)}."
+      f"The parameters differ from a {kind.__name__}'s: {tensors.some(different)}."
     )
   arrays = names.to_tensors(params, kind)
   with whole_folder(directory) as partial:

@@ -15,7 +15,7 @@ from model.gpt2 import Gpt2Config
 from model.hf.tokenizer import SPECIAL_TOKENS
 from model.models import MODELS, model_of
 from model.modern_bert import ModernBertConfig
-from model.weights import MODEL, Vocabulary, WeightsError
+from model.weights import Vocabulary, WeightsError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -147,8 +147,8 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     kind = value.get("model_type", "bert")
   except OSError as error:
     raise WeightsError(
-      f"Expected a Hugging Face directory with {CONFIG} and {WEIGHTS}, or a run's folder "
-      f"with {MODEL}: {path} cannot be read ({error.strerror})."
+      f"{path} cannot be read ({error.strerror}); expected a Hugging Face directory or a "
+      "run's folder."
     ) from error
   except (ValueError, AttributeError) as error:
     raise WeightsError(f"{path} is not the config of a model: {error}.") from error
@@ -218,7 +218,7 @@ def _read_layers(path: pathlib.Path, value: dict) -> dict:
   if not all(isinstance(part, dict | None) for part in parts):
     raise WeightsError(
       f"{path}: rope_parameters is {json.dumps(rotary)}; expected an object for each kind "
-      "of layer. Correct it."
+      "of layer."
     )
   if isinstance(layers, list):
     others = range(1, len(layers))
@@ -244,8 +244,8 @@ def _label_names(path: pathlib.Path, labels: dict) -> tuple[str, ...]:
   names = tuple(str(labels.get(number)) for number in numbers)
   if labels.keys() != set(numbers) or len(set(names)) < len(names):
     raise WeightsError(
-      f"{path}: id2label is {json.dumps(labels)}; expected a different name for each class "
-      f"from 0 to {len(labels) - 1}. Correct it."
+      f"{path}: id2label is {json.dumps(labels)}; expected different names for 0 to "
+      f"{len(labels) - 1}."
     )
   return () if names == _made_up(len(names)) else names
 
@@ -258,8 +258,8 @@ def _made_up(number: int) -> tuple[str, ...]:
 def _refuse_unless(path: pathlib.Path, name: str, value, supported):
   if value not in supported:
     raise WeightsError(
-      f"{path}: {name} is {json.dumps(value)}, which this model does not support; expected "
-      f"{' or '.join(map(json.dumps, supported))}. Choose another model."
+      f"{path}: {name} is {json.dumps(value)}; this model supports "
+      f"{' or '.join(map(json.dumps, supported))}. Choose another."
     )
 
 

@@ -59,8 +59,8 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
     )
   if own.get("do_lower_case") and not (stored.vocabulary and stored.vocabulary.lowercase):
     raise WeightsError(
-      f"{folder / _TRANSFORMER} has do_lower_case, but the tokenizer does not lowercase "
-      "text. Lowercase it yourself, and set do_lower_case to false."
+      f"{folder / _TRANSFORMER} has do_lower_case, which its tokenizer has not. Lowercase "
+      "text yourself, and set it to false."
     )
   mode = instead or _mode(folder)
   longest = _max_length(folder, own)
@@ -104,8 +104,7 @@ def _modules(folder: pathlib.Path) -> dict[str, str]:
   if names not in _MODULES:
     raise WeightsError(
       f"{path} names the modules {', '.join(names) or '(none)'}; expected Transformer, "
-      "Pooling, and at most Normalize after them. Choose another model, or remove the file "
-      "for the encoder alone."
+      "Pooling, and at most Normalize. Choose another model, or remove the file."
     )
   return dict(found)
 
@@ -126,8 +125,8 @@ def _mode(folder: pathlib.Path) -> str:
   modes = [str(mode) for mode in modes] if isinstance(modes, list) else [str(modes)]
   if len(modes) != 1 or modes[0] not in _MODES:
     raise WeightsError(
-      f"{path} has the pooling {' and '.join(modes) or '(none)'}; expected cls "
-      "or mean. Choose another model, or a pooling with --embed."
+      f"{path} has the pooling {' and '.join(modes) or '(none)'}; expected cls or mean. "
+      "Choose with --embed."
     )
   return _MODES[modes[0]]
 
@@ -158,6 +157,4 @@ def _read(path: pathlib.Path, kind: type = dict) -> Any:
 
 
 def _damaged(path: pathlib.Path, found: str) -> WeightsError:
-  return WeightsError(
-    f"{path} is not a file of sentence-transformers: found {found}. Restore it."
-  )
+  return WeightsError(f"{path} is not sentence-transformers': found {found}. Restore it.")

@@ -39,8 +39,7 @@ def read_headers(directory: pathlib.Path, kind: names.Kind) -> dict[str, Tensor]
           name = names.current_name(stored_name, kind)
           if name in tensors:
             raise WeightsError(
-              f"{directory} holds {name} twice, as {tensors[name].name} and as "
-              f"{stored_name}. Expected it once; remove one of them."
+              f"{directory} holds {name} twice, also as {stored_name}. Remove one."
             )
           shape, dtype = tuple(part.get_shape()), part.get_dtype()
           tensors[name] = Tensor(path, stored_name, shape, dtype)
@@ -62,20 +61,16 @@ def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
         raise ValueError("a part is in another folder")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
       raise WeightsError(
-        f"{directory / _INDEX} is not an index of safetensors: {error!r}. Download it "
-        "again."
+        f"{directory / _INDEX} is no index of safetensors: {error!r}. Download it again."
       ) from error
     return [directory / name for name in names]
   pickles = sorted(path.name for path in directory.glob("*.bin"))
   if pickles:
     raise WeightsError(
-      f"Expected {WEIGHTS} in {directory}, found {', '.join(pickles)}. A pickle can run "
-      "any program, so it is not opened. If you trust it, load it with transformers and "
-      "write it to another folder with save_pretrained."
+      f"{directory} has {', '.join(pickles)} instead of {WEIGHTS}. A pickle can run any "
+      "program. If you trust it, load it with transformers, and save_pretrained elsewhere."
     )
-  raise WeightsError(
-    f"Expected {WEIGHTS} in {directory}; it is not there. Download it into this folder."
-  )
+  raise WeightsError(f"There is no {WEIGHTS} in {directory}. Download it.")
 
 
 def check(
@@ -109,9 +104,8 @@ def check(
     problems.append(f"wrong {some(wrong)}")
   if problems:
     raise WeightsError(
-      f"The tensors in {directory} are not those that its {CONFIG} describes: "
-      f"{'; '.join(problems)}. Correct `architectures` or the sizes there, or save the "
-      "model again with save_pretrained."
+      f"The tensors in {directory} are not those of its {CONFIG}: {'; '.join(problems)}. "
+      "Correct it."
     )
 
 
@@ -136,8 +130,8 @@ def load(
   for copy, original in names.tied(kind).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):
       raise WeightsError(
-        f"In {directory}, {copy} differs from {original}; expected the same values, since "
-        "this model ties them. Choose a model that was trained with tied embeddings."
+        f"In {directory}, {copy} differs from {original}. Choose a model with tied "
+        "embeddings."
       )
 
   return jax.tree.map(jnp.asarray, names.from_tensors(read, expected, kind))

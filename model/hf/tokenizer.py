@@ -7,9 +7,11 @@ its tokens are enough; for any other, text is split by the file itself. Without 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import tokenizers
@@ -62,7 +64,7 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
     WeightsError: a file is damaged, the files contradict each other, or a `vocab.txt` is
       split differently from BERT's.
   """
-  try:
+  with _explained(f"The tokenizer in {directory}"):
     settings = _read_json(directory / _SETTINGS)
     if (directory / _FAST).exists():
       fast = _read_fast(directory / _FAST)
@@ -77,15 +79,21 @@ def read_vocabulary(directory: pathlib.Path) -> Vocabulary | None:
     if (directory / BYTE_LEVEL_FILES[1]).exists():
       tokens = read_byte_level_tokens(directory / BYTE_LEVEL_FILES[1])
       return Vocabulary(tokens, lowercase=False, by_json=True)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    if isinstance(error, WeightsError):
-      raise
-    raise WeightsError(
-      f"The tokenizer in {directory} cannot be used: {error}. Expected a tokenizer.json of "
-      "Hugging Face's tokenizers, or BERT's WordPiece as BertTokenizer.save_pretrained "
-      "writes it."
-    ) from error
   return None
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+  """Reports as WeightsError what a damaged file raises, and panics of the library."""
+  try:
+    yield
+  except (WeightsError, KeyboardInterrupt, SystemExit):
+    raise
+  except BaseException as error:  # the library raises Exception itself, and Rust panics
+    raise WeightsError(
+      f"{what} cannot be used: {str(error).partition(chr(10))[0]}. Give a tokenizer.json, "
+      "BERT's vocab.txt or GPT-2's vocab.json."
+    ) from error
 
 
 def _check_agreement(directory, settings: dict, fast: dict, tokens: tuple[str, ...]):
@@ -114,8 +122,7 @@ def _check_added(directory, settings: dict, tokens: tuple[str, ...]):
   for token, number in added.items():
     if not 0 <= number < len(tokens) or tokens[number] != token:
       raise ValueError(
-        f"the added token {token!r} has the id {number}, which {_FAST} or {VOCABULARY} "
-        "does not give it"
+        f"the added token {token!r} has the id {number}, but not in {_FAST} or {VOCABULARY}"
       )
 
 
@@ -154,15 +161,10 @@ def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
   Raises:
     WeightsError: the file is neither of the two, or its ids have gaps.
   """
-  try:
+  with _explained(str(path)):
     if path.name != BYTE_LEVEL_FILES[1]:
       return _tokens(_read_fast(path))
     return _in_order(_read_json(path), path.name)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    raise WeightsError(
-      f"{path} cannot be used: {error}. Expected a tokenizer.json of Hugging Face's "
-      f"tokenizers, or a {BYTE_LEVEL_FILES[1]} as GPT2Tokenizer.save_pretrained writes it."
-    ) from error
 
 
 def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int):
@@ -232,15 +234,8 @@ def describe_fast(directory: pathlib.Path, *, max_length: int, is_encoder: bool 
   path, settings = directory / _FAST, directory / _SETTINGS
   if not path.exists() or settings.exists():
     return
-  try:
+  with _explained(str(path)):
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
-  except BaseException as error:  # the library raises Exception, and panics of Rust
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-      raise
-    raise WeightsError(
-      "Expected a tokenizer.json of Hugging Face's tokenizers, found one that cannot be "
-      f"read: {error}. Restore the file that the model was trained with."
-    ) from error
   ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS.values()}
   if None in ids.values() or tokenizer.post_processor:
     return
@@ -261,12 +256,7 @@ def _read_json(path: pathlib.Path) -> dict:
 
 def _read_fast(path: pathlib.Path) -> dict[str, Any]:
   """A tokenizer.json as this version of tokenizers writes it."""
-  try:
-    return json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
-  except BaseException as error:  # the library raises no narrower class, and Rust panics
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-      raise
-    raise ValueError(f"{path.name}: {str(error).partition(chr(10))[0]}") from error
+  return json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
 
 
 def _word_pieces(tokens: tuple[str, ...], lowercase: bool) -> tokenizers.Tokenizer:

@@ -8,7 +8,6 @@ case, its row says why.
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -419,7 +418,9 @@ def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]
 
   from model import hf  # imported late: the other columns need no files
 
-  with tempfile.TemporaryDirectory() as folder, _quiet(transformers):
+  transformers.utils.logging.set_verbosity_error()
+  transformers.utils.logging.disable_progress_bar()
+  with tempfile.TemporaryDirectory() as folder:
     directory = pathlib.Path(folder) / "model"
     hf.export_model(config, params, directory)
     (architecture,) = json.loads((directory / hf.CONFIG).read_text())["architectures"]
@@ -458,16 +459,3 @@ def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
     return {"token_logits": result.logits[0].numpy()}
   answers = torch.stack([result.start_logits[0], result.end_logits[0]], -1)
   return {"answer_logits": answers.numpy()}
-
-
-@contextlib.contextmanager
-def _quiet(transformers):
-  logging = transformers.utils.logging
-  verbosity = logging.get_verbosity()
-  logging.set_verbosity_error()
-  logging.disable_progress_bar()
-  try:
-    yield
-  finally:
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()

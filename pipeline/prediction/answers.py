@@ -7,70 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from packing import InputError
-from packing.errors import short_repr
 from pipeline.batches.packed import PackedBatch
 from pipeline.prediction.chunks import CHUNK_SIZE, BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.tasks import squad
 from pipeline.tasks.table import TASKS
-
-
-def answer(
-  task_name: str,
-  examples: Iterable[Example],
-  outputs: Iterable[Sequence[np.ndarray]],
-  *,
-  label_names: Sequence[str] = (),
-  max_answer_length: int = squad.MAX_ANSWER_LENGTH,
-) -> Iterator[dict]:
-  """Turns the outputs for each example into its answer, one by one.
-
-  Args:
-    task_name: such as "glue/cola".
-    examples: from `read_examples`.
-    outputs: for each example, the output of the task's head for each of its sequences, in
-      the form that `pipeline.score` takes.
-    label_names: names of the classes in the order of their numbers, as in the manifest of
-      the training data.
-    max_answer_length: the longest answer for squad, in tokens.
-
-  Returns:
-    For classes `{"id", "label", "probabilities"}`, the likeliest class and the
-    probabilities of all by name; for a regression `{"id", "value"}`; for squad `{"id",
-    "answer", "probability", "n_best"}`, where `n_best` has `{"text", "probability",
-    "score"}`, the likeliest first. A question without windows has the answer "" with
-    probability 0 and no `n_best`.
-
-  Raises:
-    InputError: the task has no answers.
-    ValueError: the outputs have a wrong number or shape, or are not finite.
-
-  Example:
-    >>> examples = [Example("7", [([2, 5, 3], 3, 0)], "line 1")]
-    >>> list(answer("regression", examples, [[np.array([0.5])]]))
-    [{'id': '7', 'value': 0.5}]
-  """
-  task = TASKS.get(task_name)
-  if task is None or task.answer is None:
-    raise InputError(f"{short_repr(task_name)} has no answers. Give another task.")
-  if task.has_classes and len(label_names) < 2:
-    raise ValueError(f"Expected the names of at least two classes; found {label_names}.")
-  make_answer = task.answer
-
-  def answers() -> Iterator[dict]:
-    for example, logits in zip(examples, outputs, strict=True):
-      expected = len(example.sequences)
-      if len(logits) != expected:
-        raise ValueError(
-          f"Example {example.id} has {expected} sequences, but {len(logits)} outputs."
-        )
-      try:
-        found = make_answer(example.sequences, logits, label_names, max_answer_length)
-      except ValueError as error:
-        raise ValueError(f"Example {example.id}: {error}") from error
-      yield {"id": example.id} | found
-
-  return answers()
 
 
 def answer_examples(
@@ -97,12 +38,18 @@ def answer_examples(
     max_answer_length: the longest answer for squad, in tokens.
 
   Returns:
-    Answers as `answer` gives them.
+    For classes `{"id", "label", "probabilities"}`, the likeliest class and the
+    probabilities of all by name; for a regression `{"id", "value"}`; for squad `{"id",
+    "answer", "probability", "n_best"}`, where `n_best` has `{"text", "probability",
+    "score"}`, the likeliest first. A question without windows has the answer "" with
+    probability 0 and no `n_best`.
 
   Raises:
-    InputError: an example is invalid, or an output is not finite.
+    InputError: the task has no answers, an example is invalid, or an output is not finite.
   """
-  schema = TASKS[task].schema
+  make_answer, schema = TASKS[task].answer, TASKS[task].schema
+  if make_answer is None:
+    raise InputError(f"{task} has no answers. Give another task.")
   for chunk in pack_examples(examples, schema, shape=shape, chunk_size=chunk_size):
     outputs: list[np.ndarray] = []
     if chunk.num_packs:
@@ -112,13 +59,9 @@ def answer_examples(
           f"The output for {chunk.examples[0].where} or after is not finite. Try --dtype "
           "float32."
         )
-    yield from answer(
-      task,
-      chunk.examples,
-      chunk.by_example(outputs),
-      label_names=labels,
-      max_answer_length=max_answer_length,
-    )
+    for example, logits in zip(chunk.examples, chunk.by_example(outputs), strict=True):
+      found = make_answer(example.sequences, logits, labels, max_answer_length)
+      yield {"id": example.id} | found
 
 
 def label_names(

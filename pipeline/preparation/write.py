@@ -141,37 +141,25 @@ def _write_shards(
   num_workers: int,
   lock: int | None,
 ) -> Iterator[ShardSummary]:
-  """Writes the shards, and shows documents, tokens and the time left."""
-  settings, sources = preparation.settings, preparation.sources
-  partitions = [partition for _, _, partition in split_parts(sources)]
-  unit = partitions[0].counts if partitions else ""
-  sizes = [partition.size for partition in partitions]
-  same_unit = {partition.counts for partition in partitions} == {unit}
-  total = sum(sizes) if all(sizes) and same_unit else None
-  pending: dict[str, dict[str, int]] = {}  # size of each shard in both units
+  """Writes the shards, and shows partitions, documents and tokens."""
+  settings, parts = preparation.settings, list(split_parts(preparation.sources))
+  begun = tokens = 0
 
   def work() -> Iterator[ShardWork | ShardSummary]:
-    for part in split_parts(sources):
+    nonlocal begun
+    for part in parts:
+      begun += 1
       for shard in read_shards(settings, *part):
-        documents = shard.documents
-        read = (d.size if d.bytes_read is None else d.bytes_read for d in documents)
-        pending[shard.name] = {"bytes": sum(read), "documents": len(documents)}
         summary = load_summary(directory, shard.name)
         yield summary or ShardWork(shard, settings, tokenizer, str(directory))
 
-  done = documents = tokens = 0
-  with tqdm.tqdm(
-    total=total, desc="preparing", unit=f" {unit}", unit_scale=True, smoothing=0.05
-  ) as bar:
+  with tqdm.tqdm(desc="preparing", unit=" documents", unit_scale=True) as bar:
     for summary in write_shards(work(), num_workers=num_workers, lock=lock):
       yield summary
-      documents += summary.documents
       tokens += summary.tokens
-      done += pending.pop(summary.name)[unit]
-      bar.set_postfix_str(f"{documents:,} documents, {tokens:,} tokens", refresh=False)
-      bar.update((done if total is None else min(done, total)) - bar.n)
-    if total is not None:  # white space between documents is in no shard
-      bar.update(total - bar.n)
+      done = f"partition {begun} of {len(parts)}, {tokens:,} tokens"
+      bar.set_postfix_str(done, refresh=False)
+      bar.update(summary.documents)
 
 
 def _write_tokenizer(directory: pathlib.Path, preparation: Preparation) -> Tokenizer:

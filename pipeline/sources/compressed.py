@@ -36,5 +36,5 @@ def open_binary(path: pathlib.Path) -> BinaryIO:
 
 
 def size(path: pathlib.Path) -> int:
-  """Bytes when decompressed, for a progress bar; if compressed, an estimate."""
+  """Bytes when decompressed; if compressed, an estimate."""
   return (_RATIO if codec(path) else 1) * path.stat().st_size

@@ -18,12 +18,10 @@ class Document(NamedTuple):
   Attributes:
     fields: values by the task's names for them.
     where: its place in the source, for error messages.
-    bytes_read: bytes read from the source for it; None if as many as `size`.
   """
 
   fields: dict[str, Any]
   where: str = ""
-  bytes_read: int | None = None
 
   @property
   def size(self) -> int:
@@ -109,6 +107,13 @@ def select_fields(
     elif field in fields.required:
       raise missing(f"{where} has no", field, column, dict.fromkeys(values, ""))
   return Document(selected, where)
+
+
+def text_in(document: Document, field: str) -> str:
+  """The text in a field of a document; raises InputError if it is no text."""
+  if not isinstance(value := document.fields[field], str):
+    raise InputError(f"{document.where}: {field} is {short_repr(value)}; expected text.")
+  return value
 
 
 def missing(begin: str, field: str, column: str, found: Mapping[str, str]) -> InputError:

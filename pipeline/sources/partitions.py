@@ -47,14 +47,6 @@ _TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
 class Partition(Protocol):
   """A part of a source that is read as one stream; can be pickled."""
 
-  @property
-  def size(self) -> int:
-    """How much there is to read, in the unit of `counts`; for the progress bar."""
-
-  @property
-  def counts(self) -> str:
-    """The unit of `size`: "bytes" or "documents"."""
-
   def inputs(self) -> list[tuple[str, int, int]]:
     """Name, bytes and modification time of each file that it reads."""
 
@@ -68,16 +60,6 @@ class FilePartition:
   kind: str
   paths: tuple[pathlib.Path, ...]
   fields: DocumentFields
-
-  @property
-  def counts(self) -> str:
-    return "documents" if self.kind == "table" else "bytes"
-
-  @property
-  def size(self) -> int:
-    if self.kind == "table":
-      return sum(map(tables.num_records, self.paths))
-    return sum(map(compressed.size, self.paths))
 
   def inputs(self) -> list[tuple[str, int, int]]:
     return list(map(_file_entry, self.paths))
@@ -102,27 +84,13 @@ class LibraryPartition:
 
   root: str
 
-  counts = "bytes"
-
-  @property
-  def size(self) -> int:
-    return sum(size for _, size, _ in self.inputs())
-
   def inputs(self) -> list[tuple[str, int, int]]:
     return list(map(_file_entry, stdlib.source_files(self.root or None)))
 
   def read(self) -> Iterator[Document]:
-    bytes_read = 0
-
-    def paths() -> Iterator[pathlib.Path]:
-      nonlocal bytes_read
-      for path in stdlib.source_files(self.root or None):
-        bytes_read += path.stat().st_size
-        yield path
-
-    for number, sentences in enumerate(stdlib.standard_library_documents(paths())):
-      yield Document({"sentences": sentences}, f"stdlib, document {number}", bytes_read)
-      bytes_read = 0
+    paths = stdlib.source_files(self.root or None)
+    for number, sentences in enumerate(stdlib.standard_library_documents(paths)):
+      yield Document({"sentences": sentences}, f"stdlib, document {number}")
 
 
 def open_source(spec: str, fields: DocumentFields) -> list[Partition]:

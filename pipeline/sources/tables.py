@@ -55,19 +55,6 @@ def check(path: pathlib.Path, fields: DocumentFields):
       )
 
 
-def num_records(path: pathlib.Path) -> int:
-  """Records of a Parquet or Arrow file, from its metadata; 0 if it is damaged.
-
-  Reading a damaged file raises the error.
-  """
-  try:
-    if path.suffix.lower() == ".parquet":
-      return pa.parquet.read_metadata(path).num_rows
-    return sum(map(len, open_arrow(path, columns=[0])[1]))
-  except (pa.ArrowInvalid, OSError):
-    return 0
-
-
 def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
   """One document per record, with a few records in memory at a time.
 

@@ -28,12 +28,6 @@ class TfdsPartition:
   stop: int
   fields: DocumentFields
 
-  counts = "documents"
-
-  @property
-  def size(self) -> int:
-    return self.stop - self.start
-
   def inputs(self) -> list[tuple[str, int, int]]:
     """The files of the split; only the first partition of a split reports them."""
     if self.start:

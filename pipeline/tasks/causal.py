@@ -7,7 +7,7 @@ from typing import Any
 
 from packing import InputError
 from packing.errors import short_repr
-from pipeline.sources.document import Document
+from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import StoredSequence
 from pipeline.tasks.encoder import Encoder
@@ -22,12 +22,9 @@ def text_of(document: Document) -> str:
   """
   if "sentences" in document.fields:
     return " ".join(document.fields["sentences"])
-  text = document.fields["text"]
-  if text is None:
+  if document.fields["text"] is None:
     return ""
-  if not isinstance(text, str):
-    raise InputError(f"{document.where}: text is {short_repr(text)}; expected a string.")
-  return text
+  return text_in(document, "text")
 
 
 def text_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:

@@ -14,7 +14,7 @@ import numpy as np
 from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document import Document
+from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import StoredSequence
 from pipeline.tasks.encoder import Encoder
@@ -122,10 +122,7 @@ def sentences(document: Document, settings: DatasetSettings) -> list[str]:
   fields, _ = fields_and_labels(settings)
   if fields == OWN and not document.fields.get(OWN[1]):
     fields = fields[:1]
-  for field in fields:
-    if not isinstance(value := document.fields[field], str):
-      raise InputError(f"{document.where}: {field} is {short_repr(value)}; expected text.")
-  return [document.fields[field] for field in fields]
+  return [text_in(document, field) for field in fields]
 
 
 def shorten(parts: list[list[int]], most: int):

@@ -124,45 +124,32 @@ _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
-def score_classes(
+def score_sequences(
   store: SequenceStore, outputs: Sequence[np.ndarray], *, metrics: Sequence[str]
 ) -> dict[str, float]:
-  """Metrics of the likeliest classes, and their mean as `score`.
+  """Metrics of the likeliest classes or of predicted numbers, and their mean as `score`.
 
   Args:
-    store: sequences with classes.
-    outputs: float[num_labels] logits of each sequence.
+    store: sequences with classes, or with numbers to predict.
+    outputs: of each sequence float[num_labels] logits, or float[1].
     metrics: names of metrics.
 
   Raises:
     ValueError: the outputs have wrong shapes or are not finite.
   """
-  logits = _stacked(store, outputs)
-  labels = store.sequence_labels
-  if logits.shape[1] <= labels.max():
+  labels, found = store.sequence_labels, np.stack(outputs)  # type: ignore[arg-type]
+  if labels.dtype.kind == "f":
+    fits, what = found.shape == (len(store), 1), "one finite number"
+  else:
+    fits = found.ndim == 2 and len(found) == len(store) and found.shape[1] > labels.max()
+    what = f"{labels.max() + 1} or more finite logits"
+  if not (fits and np.isfinite(found).all()):
     raise ValueError(
-      f"Expected logits of at least {labels.max() + 1} classes; found {logits.shape[1]}."
+      f"The outputs of {len(store)} sequences are {found.shape}; expected {what} for each."
     )
-  return _with_mean({m: _METRICS[m](labels, logits.argmax(axis=1)) for m in metrics})
-
-
-def score_values(
-  store: SequenceStore, outputs: Sequence[np.ndarray], *, metrics: Sequence[str]
-) -> dict[str, float]:
-  """Metrics of predicted numbers, and their mean as `score`.
-
-  Args:
-    store: sequences with numbers to predict.
-    outputs: float[1] of each sequence.
-    metrics: names of metrics.
-
-  Raises:
-    ValueError: the outputs have wrong shapes or are not finite.
-  """
-  values = _stacked(store, outputs)
-  if values.shape[1] != 1:
-    raise ValueError(f"Expected one number a sequence; found {values.shape[1]}.")
-  return _with_mean({m: _METRICS[m](store.sequence_labels, values[:, 0]) for m in metrics})
+  predicted = found[:, 0] if labels.dtype.kind == "f" else found.argmax(axis=1)
+  values = {name: _METRICS[name](labels, predicted) for name in metrics}
+  return {"score": sum(values.values()) / len(values)} | values
 
 
 def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[str, float]:
@@ -175,7 +162,6 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
   Raises:
     ValueError: the outputs have wrong shapes or are not finite.
   """
-  _check_count(store, outputs)
   exact, shared = [], []
   for windows, logits in squad.questions(store.records(), outputs):
     best = squad.n_best(windows, *squad.start_and_end(windows, logits))
@@ -184,29 +170,3 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
     shared.append(answer_f1(text, answers))
   f1 = float(np.mean(shared))
   return {"score": f1, "exact_match": float(np.mean(exact)), "f1": f1}
-
-
-def _stacked(store: SequenceStore, outputs: Sequence[np.ndarray]) -> np.ndarray:
-  """The outputs as float[num_sequences, width]."""
-  _check_count(store, outputs)
-  shapes = {np.shape(output) for output in outputs}
-  if len(shapes) > 1 or len(shape := shapes.pop()) != 1 or not shape[0]:
-    raise ValueError("Expected a vector for each sequence, all of one length.")
-  stacked = np.stack(outputs)  # type: ignore[arg-type]
-  if not np.isfinite(stacked).all():
-    raise ValueError(
-      f"The output of sequence {int((~np.isfinite(stacked)).any(axis=1).argmax())} is not "
-      "finite."
-    )
-  return stacked
-
-
-def _check_count(store: SequenceStore, outputs: Sequence[np.ndarray]):
-  if len(outputs) != len(store) or not len(store):
-    raise ValueError(
-      f"Expected an output for each of {len(store)} sequences; found {len(outputs)}."
-    )
-
-
-def _with_mean(values: dict[str, float]) -> dict[str, float]:
-  return {"score": sum(values.values()) / len(values)} | values

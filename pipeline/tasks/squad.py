@@ -12,7 +12,7 @@ import numpy as np
 from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document import Document
+from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks.encoder import Encoder
 
@@ -66,8 +66,7 @@ def limits(max_sequence_length: int) -> tuple[int, int]:
 def texts(document: Document, settings: DatasetSettings) -> list[str]:
   """The texts to learn a vocabulary from."""
   del settings
-  _check_texts(document)
-  return [document.fields["question"], document.fields["context"]]
+  return [text_in(document, field) for field in ("question", "context")]
 
 
 def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Window]:
@@ -91,7 +90,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Windo
         "differ."
       )
     seen.add(name)
-    _check_texts(document)
+    texts(document, encoder.settings)  # raises
     yield from _windows(document, *_answers(document), encoder)
 
 
@@ -104,7 +103,6 @@ def unlabelled_sequences(
     InputError: a field is invalid; or a context is too long, if the settings forbid it.
   """
   for document in documents:
-    _check_texts(document)
     yield document, list(_windows(document, [], None, encoder))
 
 
@@ -123,8 +121,9 @@ def _windows(
     encoder: how to make sequences.
   """
   settings, tokenizer, tally = encoder.settings, encoder.tokenizer, encoder.tally
-  context, name = document.fields["context"], str(document.fields["id"])
-  (question,) = tokenizer.encode([document.fields["question"]])
+  asked, context = texts(document, settings)
+  name = str(document.fields["id"])
+  (question,) = tokenizer.encode([asked])
   longest, stride = limits(settings.max_sequence_length)
   if len(question) > longest:
     tally["truncated_questions"] += 1
@@ -166,14 +165,6 @@ def _windows(
     if stop == len(ids) or settings.too_long == "truncate":
       break
     start += stride
-
-
-def _check_texts(document: Document):
-  for field in ("question", "context"):
-    if not isinstance(value := document.fields[field], str):
-      raise InputError(
-        f"{document.where}: {field} is {short_repr(value)}; expected a text."
-      )
 
 
 def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:

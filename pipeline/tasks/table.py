@@ -130,45 +130,44 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
     )
   if not settings.too_long:
     settings = dataclasses.replace(settings, too_long=task.too_long[0])
-  if settings.too_long not in task.too_long:
-    raise InputError(
-      f"too_long is {settings.too_long!r}; expected {' or '.join(task.too_long)} for "
-      f"{settings.task}."
-    )
   if settings.held_out_source:
     settings = dataclasses.replace(settings, held_out_fraction=0.0)
-  if task.texts is None and not settings.vocab_file:
-    raise InputError(
-      f"{settings.task} needs the vocabulary that the tokens were made with. Give it as "
-      "vocab_file (vocab.txt or tokenizer.json)."
-    )
+  name, label_names = settings.task, settings.label_names()
   least = NUM_BYTES + max(len(task.special_tokens), 1)
-  if task.byte_level and not settings.vocab_file and settings.vocab_size < least:
-    raise InputError(
-      f"vocab_size is {settings.vocab_size}; expected at least {least} for "
-      f"{settings.task}: all bytes and the special tokens. Raise it, or give a vocab_file."
-    )
-  if settings.cross_documents and settings.task != "sentences":
-    raise InputError(
-      f"cross_documents is True; expected False for {settings.task}. Leave it out, or use "
-      "the task sentences."
-    )
-  if settings.min_words and task.filter != "min_words":
-    raise InputError(
-      f"min_words is {settings.min_words}; expected 0 for {settings.task}. Leave it out: "
-      "only the tasks text and documents count words."
-    )
-  label_names = settings.label_names()
-  if task.names_labels and not label_names:
-    raise InputError(
-      f"{settings.task} needs the names of its classes, in the order of their numbers. "
-      'Give them as labels, such as "no,yes".'
-    )
-  if label_names and not task.names_labels:
-    raise InputError(
-      f"labels is {short_repr(settings.labels)}; expected none for {settings.task}. Leave "
-      "it out: only the task classification takes class names."
-    )
+  learns_bytes = task.byte_level and not settings.vocab_file
+  for is_wrong, message in (
+    (
+      settings.too_long not in task.too_long,
+      f"too_long is {settings.too_long!r}; {name} takes {' or '.join(task.too_long)}",
+    ),
+    (
+      task.texts is None and not settings.vocab_file,
+      f"{name} needs the vocabulary that the tokens were made with. Give vocab_file",
+    ),
+    (
+      learns_bytes and settings.vocab_size < least,
+      f"vocab_size is {settings.vocab_size}; expected at least {least} for {name}: all "
+      "bytes and the special tokens",
+    ),
+    (
+      settings.cross_documents and name != "sentences",
+      f"cross_documents is True; expected False for {name}",
+    ),
+    (
+      settings.min_words and task.filter != "min_words",
+      f"min_words is {settings.min_words}; expected 0 for {name}",
+    ),
+    (
+      task.names_labels and not label_names,
+      f"{name} needs the names of its classes. Give them as labels, such as no,yes",
+    ),
+    (
+      label_names and not task.names_labels,
+      f"labels is {short_repr(settings.labels)}; expected none for {name}",
+    ),
+  ):
+    if is_wrong:
+      raise InputError(f"{message}.")
   if task.names_labels:
     task = dataclasses.replace(task, label_names=label_names)
   return task, settings
@@ -182,14 +181,13 @@ def _one_text(document: Document, settings: DatasetSettings) -> list[str]:
 def _sentence_task(fields: tuple[str, ...], metrics: tuple[str, ...], **options) -> Task:
   """A task with a class or a number for one sentence or two."""
   is_regression = options.get("schema") is REGRESSION_SCHEMA
-  score = scores.score_values if is_regression else scores.score_classes
   return Task(
     fields=(*fields, "label"),
     make_sequences=glue.labelled_sequences,
     texts=glue.sentences,
     too_long=("truncate", "error"),
     head="sequence_classification",
-    score=functools.partial(score, metrics=metrics),
+    score=functools.partial(scores.score_sequences, metrics=metrics),
     make_unlabelled=glue.unlabelled_sequences,
     line_fields=(*fields, *options.get("optional", ())),
     answer=answering.answer_value if is_regression else answering.answer_class,
