@@ -89,8 +89,8 @@ class StoredModel:
     """The config, after checking its class; raises WeightsError for another class."""
     if not isinstance(self.config, kind):
       raise WeightsError(
-        f"{self.directory} holds a {self.kind.__name__}; expected a {kind.__name__}. Choose "
-        "other weights."
+        f"{self.directory} holds a {self.kind.__name__}; expected a {kind.__name__}. "
+        "Choose other weights."
       )
     return self.config
 

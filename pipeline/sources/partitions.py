@@ -188,20 +188,14 @@ def _split_of(spec: str) -> tuple[str, str]:
 def _find_files(spec: str) -> list[pathlib.Path]:
   name, split = _split_of(spec)
   path = pathlib.Path(name)
-  try:
-    if path.is_dir():
-      return _files_of_folder(path, split)
-    if path.is_file():
-      files = [path]
-    else:
-      # A pattern such as **/**/*.txt finds a file several times.
-      paths = set(map(pathlib.Path, glob.glob(name, recursive=True)))
-      files = sorted(path for path in paths if path.is_file())
-  except OSError as error:
-    raise InputError(f"The source {name[:200]!r} cannot be read: {error}.") from error
+  if path.is_dir():
+    return _files_of_folder(path, split)
+  # A pattern such as **/**/*.txt finds a file several times.
+  found = [name] if path.is_file() else set(glob.glob(name, recursive=True))
+  files = sorted(path for path in map(pathlib.Path, found) if path.is_file())
   if not files:
     raise InputError(
-      f"There is no data source {name[:200]!r}; expected a file, folder, glob, stdlib or "
+      f"There is no data source {name!r}; expected a file, folder, glob, stdlib or "
       "tfds:NAME."
     )
   if split:

@@ -100,21 +100,9 @@ def test_patches_of_images_are_packed_as_well():
   assert_no_cross_contamination(functools.partial(apply, params), batch)
 
 
-def test_embeddings_of_tokens_equal_their_ids():
-  model, batch = make_model("question_answering", num_layers=1), make_batch()
-  embedded = {k: v for k, v in batch.items() if k != "input_ids"}
-  embedded["input_embeddings"] = model.embeddings.token(batch["input_ids"])
-  a, b = hidden_states(model, batch), hidden_states(model, embedded)
-  assert (a["layer 1"] == b["layer 1"]).all()
-
-
-def test_embeddings_of_another_width_and_rows_without_positions_are_refused():
-  batch = make_batch()
-  narrow = np.zeros((*batch["input_ids"].shape, 9), np.float32)
-  with pytest.raises(ValueError, match=r"\[B, S, D\] = \(5, 13, 14\), found \(5, 13, 9\)"):
-    make_model()(batch | {"input_embeddings": narrow})
-  with pytest.raises(ValueError, match=r"at most max_position_embeddings=12 .* found 13"):
-    make_model(position_reset=False, max_position_embeddings=12)(batch)
+def test_rows_without_positions_are_refused():
+  with pytest.raises(ValueError, match="rows of 13 need as many max_position_embeddings"):
+    make_model(position_reset=False, max_position_embeddings=12)(make_batch())
 
 
 # ---- dropout ---------------------------------------------------------------------------
@@ -133,18 +121,19 @@ def test_dropout_needs_a_key_and_repeats_with_it():
 @pytest.mark.parametrize("head", ["sequence_classification", "token_classification"])
 def test_each_use_of_dropout_has_its_own_key(monkeypatch, head):
   seen: list[jax.Array] = []
+  rates = []
 
   def record(x, rate, key):
-    assert rate == 0.5
+    rates.append(rate)
     seen.append(key)
     return x
 
   for module in (attention, blocks, bert):
     monkeypatch.setattr(module, "dropout", record)
-  fields = {"dropout_rate": 0.5, "attention_dropout_rate": 0.5}
-  model = make_model(head, **fields)
+  model = make_model(head, dropout_rate=0.5, attention_dropout_rate=0.125)
   model(make_batch(), dropout_key=jax.random.key(0))
-  assert len(seen) == 1 + 3 * model.config.num_layers + 1  # the classifier's too
+  layers = model.config.num_layers
+  assert rates == [0.5, *[0.125, 0.5, 0.5] * layers, 0.5]  # the classifier's too
   assert len({jax.random.key_data(key).tobytes() for key in seen}) == len(seen)
 
 
@@ -165,27 +154,6 @@ def test_computing_layers_twice_changes_nothing():
     assert relative_difference(ours, theirs) < 1e-6
 
 
-def trace(config):
-  """Runs a model on shapes alone."""
-
-  def run(key):
-    return BertForPreTraining(config, rngs=nnx.Rngs(0))(make_batch(), dropout_key=key)
-
-  jax.eval_shape(run, jax.random.key(0))
-
-
-def test_attention_has_a_dropout_of_its_own(monkeypatch):
-  rates = []
-
-  def record(query, key, value, *args, dropout_rate, **kwargs):
-    rates.append(dropout_rate)
-    return value
-
-  monkeypatch.setattr(blocks, "attention", record)
-  trace(packs.small_config(dropout_rate=0.5, attention_dropout_rate=0.125))
-  assert rates == [0.125, 0.125]
-
-
 @pytest.mark.parametrize(("mask", "expected"), [("segment", 3), ("token_type", 15)])
 def test_attention_is_told_how_many_segments_there_can_be(monkeypatch, mask, expected):
   found = []
@@ -198,7 +166,8 @@ def test_attention_is_told_how_many_segments_there_can_be(monkeypatch, mask, exp
   kernel = kernels.Kernel(record, "any device", None, 0.0, ("float32",), 1, 1)
   monkeypatch.setitem(kernels.KERNELS, "cudnn_packed", kernel)
   fields = {"attention_impl": "cudnn_packed", "attention_mask": mask, "type_vocab_size": 5}
-  trace(packs.small_config(**fields))
+  config = packs.small_config(**fields)
+  jax.eval_shape(lambda: BertForPreTraining(config, rngs=nnx.Rngs(0))(make_batch()))
   assert found == [expected] * 2
 
 

@@ -20,7 +20,7 @@ from model import BertConfig, hf, weights
 from model.__main__ import main
 from model.hf.names import current_name
 from model.hf.tokenizer import describe_fast
-from model.weights import Vocabulary, WeightsError, resize_vocabulary
+from model.weights import Vocabulary, WeightsError
 from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
 from tests.model import ours
@@ -120,21 +120,6 @@ def test_the_commands_import_and_export_the_same_bits(tmp_path, capsys, architec
   assert hf.open_model(out).vocabulary == hf.open_model(original).vocabulary
   assert imported(out)[0] == imported(original)[0]
   jax.tree.map(np.testing.assert_array_equal, imported(out)[1], imported(original)[1])
-
-
-def test_a_tokenizer_that_is_not_word_piece_goes_in_and_out_as_it_is(tmp_path, capsys):
-  original, folder, out = (tmp_path / name for name in ("original", "ours", "out"))
-  shutil.copytree(GOLDEN / MODERN[0], original)
-  vocab = {f"t{i}": i for i in range(29)}
-  tokenizer = json.dumps({"model": {"type": "BPE", "vocab": vocab, "merges": []}})
-  (original / "tokenizer.json").write_text(tokenizer)
-  assert main(["import", str(original), "--out", str(folder), "--json"]) == 0
-  assert json.loads(capsys.readouterr().out)["tokenizer"] == "tokenizer.json"
-  assert weights.open_folder(folder).vocabulary == hf.open_model(original).vocabulary
-  assert main(["export", str(folder), "--out", str(out)]) == 0
-  for copy in (folder, out):
-    assert (copy / "tokenizer.json").read_text() == tokenizer
-  assert not (out / "vocab.txt").exists()
 
 
 def test_all_files_of_a_tokenizer_come_back(tmp_path):
@@ -248,7 +233,6 @@ def test_names_of_classes_go_in_and_out(tmp_path):
 @pytest.mark.parametrize(
   "labels",
   [
-    {"1": "a", "2": "b", "3": "c"},
     {"0": "a", "1": "b", "3": "c"},
     {"0": "a", "1": "b", "2": "a"},
   ],
@@ -258,7 +242,7 @@ def test_names_of_classes_with_gaps_are_refused(altered, labels):
   assert hf.open_model(altered(PRETRAINING.name, id2label=labels)).labels == ()
   named = altered(CLASSES.name, id2label=dict(zip("012", "xyz", strict=True)))
   assert hf.open_model(named).labels == ("x", "y", "z")
-  with pytest.raises(WeightsError, match=r"id2label is .*; expected a different name for"):
+  with pytest.raises(WeightsError, match=r"id2label is .*; expected different names"):
     hf.open_model(altered(CLASSES.name, id2label=labels))
 
 
@@ -276,17 +260,6 @@ def test_masked_lm_alone_and_regression_keep_their_kind(tmp_path):
   hf.export_model(config, params | {"classifier": one}, tmp_path / "number")
   assert config_of(tmp_path / "number")["problem_type"] == "regression"
   assert imported(tmp_path / "number")[0].num_labels == 1
-
-
-def test_a_vocabulary_is_padded_with_zeros_and_cut():
-  config, params = imported(PRETRAINING)
-  more, padded = resize_vocabulary(config, params, multiple=16)
-  assert (more.vocab_size, more.padded_vocab_size) == (packs.VOCAB_SIZE, 32)
-  assert not padded["embeddings"]["token"]["embedding"][packs.VOCAB_SIZE :].any()
-  assert not padded["mlm_bias"][packs.VOCAB_SIZE :].any()
-  back, cut = resize_vocabulary(more, padded, multiple=1)
-  assert back == config
-  jax.tree.map(np.testing.assert_array_equal, cut, params)
 
 
 # ---- what older and larger files look like -----------------------------------------------
@@ -355,38 +328,23 @@ def test_a_masked_lm_file_with_both_heads_keeps_both(altered):
 
 # ---- mistakes ---------------------------------------------------------------------------
 
-BERT_CONFIGS = [
-  ({"model_type": "roberta"}, 'model_type is "roberta".*expected "bert"'),
-  ({"hidden_act": "relu"}, 'hidden_act is "relu".*expected "gelu"'),
-  ({"position_embedding_type": "relative_key"}, "position_embedding_type is"),
-  ({"is_decoder": True}, "is_decoder is true.*expected false"),
-  ({"problem_type": "regression"}, "num_labels is 5"),
-  (
-    {"architectures": ["BertForMultipleChoice"]},
-    "architectures is.*BertForQuestionAnswering",
-  ),
-  ({"hidden_size": 14.0}, "hidden_size is 14.0; expected a whole number"),
-  ({"num_hidden_layers": True}, "num_layers is True; expected a whole number"),
-  ({"layer_norm_eps": "1e-12"}, "layer_norm_epsilon is '1e-12'; expected a number"),
-  ({"hidden_size": 16}, r"LayerNorm\.\w+ of shape \(14,\) instead of \(16,\)"),
-  ({"hidden_size": -14}, "hidden_size is -14; expected a whole number from 1"),
-  ({"vocab_size": 2**70}, r"vocab_size is 1180\d+; expected a whole number from 1"),
-  ({"layer_norm_eps": 10**400}, r"epsilon is 10+\.\.\.; expected a number between"),
-  ({"num_hidden_layers": 300_000}, "num_layers=300,000, but only 39 arrays"),
-  ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),
-]
-GPT2_CONFIGS = [
-  ({"activation_function": "gelu"}, 'activation_function is "gelu".*"gelu_new"'),
-  ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is true"),
-  ({"tie_word_embeddings": False}, "tie_word_embeddings is false"),
-  ({"n_embd": None}, "hidden_size is None; expected a whole number"),
+CONFIGS = [
+  (TAGS, {"model_type": "roberta"}, 'model_type is "roberta".*supports "bert"'),
+  (TAGS, {"hidden_act": "relu"}, 'hidden_act is "relu".*supports "gelu"'),
+  (TAGS, {"problem_type": "regression"}, "num_labels is 5"),
+  (TAGS, {"architectures": ["BertForMultipleChoice"]}, "architectures is.*BertForQuest"),
+  (TAGS, {"hidden_size": 14.0}, "hidden_size is 14.0; expected a whole number"),
+  (TAGS, {"hidden_size": 16}, r"LayerNorm\.\w+ of shape \(14,\) instead of \(16,\)"),
+  (TAGS, {"vocab_size": 2**70}, r"vocab_size is 1180\d+; expected a whole number from 1"),
+  (TAGS, {"layer_norm_eps": 10**400}, r"epsilon is 10+\.\.\.; expected a number between"),
+  (TAGS, {"num_hidden_layers": 300_000}, "num_layers=300,000, but 39 arrays"),
+  (TAGS, {"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),
+  (GPT2, {"activation_function": "gelu"}, 'activation_function is "gelu".*"gelu_new"'),
+  (GPT2, {"n_embd": None}, "hidden_size is None; expected a whole number"),
 ]
 
 
-@pytest.mark.parametrize(
-  ("architecture", "fields", "message"),
-  [(TAGS, *case) for case in BERT_CONFIGS] + [(GPT2, *case) for case in GPT2_CONFIGS],
-)
+@pytest.mark.parametrize(("architecture", "fields", "message"), CONFIGS)
 def test_a_config_that_is_not_supported_is_refused_by_name(
   altered, architecture, fields, message
 ):
@@ -408,7 +366,7 @@ def test_a_tokenizer_on_which_the_library_panics_is_refused(tmp_path):
   content = json.loads(word_piece_tokenizer(SPECIAL).to_str())
   content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
   (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-  with pytest.raises(WeightsError, match="one that cannot be read: Precompiled"):
+  with pytest.raises(WeightsError, match=r"cannot be used: Precompiled"):
     describe_fast(tmp_path, max_length=17)
 
 
@@ -422,44 +380,31 @@ def copied(before, after, change=lambda x: x):
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 NORM = "bert.embeddings.LayerNorm"
-DECODER = "cls.predictions.decoder"
+DECODER = "cls.predictions.decoder.weight"
+HEAD = "lm_head.weight"
+WRONG = [
+  (TAGS, rename("classifier.bias", "more"), r"missing classifier\.bias; unexpected more"),
+  (TAGS, copied(WORDS, WORDS, lambda x: x[1:]), r"shape \(28, 14\) instead of \(29, 14"),
+  (TAGS, copied(f"{NORM}.weight", f"{NORM}.gamma"), "weight twice, also as"),
+  (PRETRAINING.name, copied(DECODER, DECODER, lambda x: x + 1), "weight differs from"),
+  (GPT2, copied("wte.weight", HEAD, lambda x: x + 1), "weight differs from transformer"),
+]
 
 
-@pytest.mark.parametrize(
-  ("architecture", "change", "message"),
-  [
-    (
-      TAGS,
-      rename("classifier.bias", "extra"),
-      r"missing classifier\.bias; unexpected extra",
-    ),
-    (TAGS, copied(WORDS, WORDS, lambda x: x[1:]), r"shape \(28, 14\) instead of \(29, 14"),
-    (TAGS, copied(f"{NORM}.weight", f"{NORM}.gamma"), "weight twice, as"),
-    (
-      PRETRAINING.name,
-      copied(f"{DECODER}.weight", f"{DECODER}.weight", lambda x: x + 1),
-      r"decoder\.weight differs from",
-    ),
-    (
-      GPT2,
-      copied("wte.weight", "lm_head.weight", lambda x: x + 1),
-      r"lm_head\.weight differs from transformer\.wte",
-    ),
-  ],
-)
+@pytest.mark.parametrize(("architecture", "change", "message"), WRONG)
 def test_tensors_that_do_not_fit_are_named(altered, architecture, change, message):
   with pytest.raises(WeightsError, match=message):
     imported(altered(architecture, change))
 
 
 def test_a_head_that_is_a_copy_is_read(altered):
-  imported(altered(GPT2, copied("wte.weight", "lm_head.weight")))
+  imported(altered(GPT2, copied("wte.weight", HEAD)))
 
 
 def test_pickles_are_not_opened(altered):
   folder = altered()
   (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-  with pytest.raises(WeightsError, match=r"found pytorch_model\.bin.*save_pretrained"):
+  with pytest.raises(WeightsError, match=r"has pytorch_model\.bin .*save_pretrained"):
     imported(folder)
 
 
@@ -469,20 +414,20 @@ def test_export_refuses_what_it_cannot_write(tmp_path):
   full.mkdir()
   (full / "file").write_text("mine")
   for place in (full, full / "file"):
-    with pytest.raises(FileExistsError, match="Expected a new or empty folder"):
+    with pytest.raises(FileExistsError, match="is not a new or empty folder"):
       hf.export_model(config, params, place)
   assert (full / "file").read_text() == "mine"
   long = Vocabulary(tuple(map(str, range(30))))
-  with pytest.raises(WeightsError, match="at most vocab_size=29 tokens, found 30"):
+  with pytest.raises(WeightsError, match="has 30 tokens; vocab_size is 29"):
     hf.export_model(config, params, out, vocabulary=long)
   for fields, message in (
-    ({"attention_mask": "token_type"}, "attention_mask is 'token_type'"),
-    ({"intermediate_size": 12}, "not those of a BertForPreTraining"),
+    ({"attention_mask": "token_type"}, "no attention_mask 'token_type'"),
+    ({"intermediate_size": 12}, "differ from a BertForPreTraining"),
   ):
     with pytest.raises(WeightsError, match=message):
       hf.export_model(dataclasses.replace(config, **fields), params, out)
   alibi = packs.small_gpt2()
-  with pytest.raises(WeightsError, match=r"positions is 'alibi'.*cannot be exported"):
+  with pytest.raises(WeightsError, match=r"no positions 'alibi'.*cannot be exported"):
     hf.export_model(alibi, packs.random_params(alibi, head="causal")[1], out)
   assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
@@ -558,15 +503,14 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
   ("name", "content", "message"),
   [
     ("config.json", '{"architectures": ["BertForMaskedLM"]}', "missing .*vocab_size"),
-    ("config.json", None, "Expected a Hugging Face directory with"),
+    ("config.json", None, "expected a Hugging Face directory"),
     ("model.safetensors", "no tensors", "cannot be read as safetensors"),
     ("vocab.txt", "\n".join((*SPECIAL, "a", "a")), "a token occurs twice"),
     ("vocab.txt", "\n".join((*SPECIAL, *map(str, range(25)))), "has 30 tokens"),
     ("tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),
-    ("tokenizer_config.json", '{"never_split": ["a"]}', "never_split is"),
     ("tokenizer_config.json", '{"tokenizer_class": "BertJapaneseTokenizer"}', "Japanese"),
     ("added_tokens.json", '{"new": 6}', "the added token 'new' has the id 6"),
-    ("tokenizer.json", "{}", r"tokenizer in .* cannot be used: tokenizer\.json"),
+    ("tokenizer.json", "{}", "tokenizer in .* cannot be used: "),
   ],
 )
 def test_files_of_another_kind_are_refused(altered, name, content, message):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, blocks, losses, models
+from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses, models
 from model.models import draw_params, make_model, model_of
 from model.testing import (
   TOLERANCES,
@@ -175,18 +175,6 @@ def test_rows_of_padding_stay_finite(name, fields, dtype):
     assert np.isfinite(np.asarray(x, np.float32)).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_parameters_are_those_of_nnx(name):
-  @jax.jit
-  def both():
-    config, head = config_of(name), head_of(name)
-    kind = model_of(config, head)
-    models = make_model(config, head, seed=5), kind(config, rngs=nnx.Rngs(5))
-    return [nnx.to_pure_dict(nnx.state(model, nnx.Param)) for model in models]
-
-  jax.tree.map(np.testing.assert_array_equal, *both())
-
-
 BERT = {"vocab_size": 30522, "max_position_embeddings": 512}
 GPT2 = {"vocab_size": 50257, "positions": "learned"}
 
@@ -195,11 +183,9 @@ GPT2 = {"vocab_size": 50257, "positions": "learned"}
   ("config", "published"),
   [
     (BertConfig.from_size("base", **BERT), pytest.approx(110.1e6, rel=1e-3)),
-    (BertConfig.from_size("large", **BERT), pytest.approx(336.2e6, rel=1e-3)),
     (ModernBertConfig.from_size("base", vocab_size=50368), 149_655_232),
     (ModernBertConfig.from_size("large", vocab_size=50368), 395_881_664),
     (Gpt2Config.from_size("small", **GPT2), 124_439_808),
-    (Gpt2Config.from_size("medium", **GPT2), 354_823_168),
     (Gpt2Config.from_size("xl", **GPT2), 1_557_611_200),
   ],
 )
@@ -217,11 +203,11 @@ def test_sizes_have_as_many_parameters_as_published(config, published):
 @pytest.mark.parametrize(
   ("head", "fields", "message"),
   [
-    ("pretraining", {"num_heads": 3}, "not divisible by num_heads=3"),
-    ("pretraining", {"attention_mask": "causal"}, "one of segment, token_type, none"),
+    ("pretraining", {"num_heads": 3}, "no multiple of num_heads=3"),
+    ("pretraining", {"attention_mask": "causal"}, "expected segment, token_type, none"),
     ("pretraining", {"dropout_rate": 1.0}, r"is 1.0; expected a fraction in \[0, 1\)"),
     ("modern_bert", {"local_window": 7}, "local_window is 7; expected an even number"),
-    ("modern_bert", {"num_heads": 4}, "is 3; expected an even number, since rotary"),
+    ("modern_bert", {"num_heads": 4}, "is 3; rotary positions need an even number"),
   ],
 )
 def test_bad_configs_are_refused(head, fields, message):
@@ -242,23 +228,6 @@ def test_parameters_are_drawn_on_the_cpu(monkeypatch):
   assert [device.platform for device in drawn_on] == ["cpu"]
   made = nnx.to_pure_dict(nnx.state(make_model(config, "encoder", seed=3), nnx.Param))
   assert relative_difference(drawn, made) < 1e-6
-
-
-def test_gradients_are_summed_over_all_tokens_in_bfloat16():
-  """There, 256 + 1 is 256."""
-  config = config_of("pretraining", dtype=jnp.bfloat16)
-  width, tokens, rngs = config.hidden_size, 4096, nnx.Rngs(0)
-
-  @nnx.grad
-  def gradients(layer, inputs):
-    return layer(inputs).astype(jnp.bfloat16).astype(jnp.float32).sum()
-
-  table = gradients(blocks.embed(config, 3, rngs), jnp.ones(tokens, jnp.int32))
-  assert table["embedding"][...].tolist() == [[0] * width, [tokens] * width, [0] * width]
-  dense, inputs = blocks.dense(config, width, 2, rngs), jnp.zeros((tokens, width))
-  assert dense(inputs).dtype == jnp.bfloat16
-  layer = gradients(dense, inputs)
-  assert layer["bias"][...].tolist() == [tokens] * 2
 
 
 @pytest.mark.parametrize("name", ["pretraining without NSP", "causal"])

@@ -5,14 +5,12 @@ import json
 import shutil
 
 import flax.nnx as nnx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from model import hf
 from model.modern_bert import ModernBertConfig, geglu, rotate
-from model.testing import relative_difference
 from model.weights import WeightsError
 from tests import packs
 from tests.model.test_hf import GOLDEN
@@ -121,23 +119,15 @@ def test_configs_of_older_files_are_read(altered):
   assert (config.global_every, config.global_base, config.local_base) == (2, 11.0, 7.0)
 
 
-def test_remat_and_dtype_change_no_result():
+def test_bfloat16_changes_little():
   config = packs.small_modern_bert()
-  graphdef, params = packs.random_params(config)
   batch = packs.lay_out(packs.random_sequences())
-  again = nnx.merge(graphdef, params)
-  again.encoder.config = dataclasses.replace(config, remat="layers")
-  graph, state = nnx.split(again)
-  program = str(jax.make_jaxpr(lambda x: nnx.merge(graph, x)(batch)["mlm_logits"])(state))
-  assert "remat" in program or "checkpoint" in program
-  first = nnx.merge(graphdef, params)(batch)["mlm_logits"]
-  of_first, of_again = (
-    nnx.grad(lambda model: model(batch)["mlm_logits"].sum())(x)
-    for x in (nnx.merge(graphdef, params), again)
-  )
-  assert relative_difference(of_first, of_again) < 1e-5
   half = dataclasses.replace(config, dtype=jnp.bfloat16)
-  logits = nnx.merge(packs.random_params(half)[0], params)(batch)["mlm_logits"]
+  graphdef, params = packs.random_params(config)
+  first, logits = (
+    nnx.merge(graph, params)(batch)["mlm_logits"]
+    for graph in (graphdef, packs.random_params(half)[0])
+  )
   assert logits.dtype == jnp.bfloat16
   wide = logits.astype(jnp.float32)
   np.testing.assert_allclose(wide, first, atol=0.05 * abs(first).max())

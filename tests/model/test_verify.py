@@ -10,32 +10,10 @@ from model import __main__ as command
 from model import attention, gpt2, masks
 from model.attention import kernels
 from model.testing import verify
-from tests import packs
 
 CASE = ("question answering", "xla", "float32")
 CAUSAL = ("next tokens, ALiBi", "xla", "float32")
 PASSES = verify.Row(*CASE, 1e-7, 0.0, 2e-7, 1e-5, influence=0.0, limit=1e-5)
-
-
-def test_every_head_implementation_and_dtype_has_its_row():
-  found = verify.cases()
-  assert len(set(found)) == len(found)
-  assert {head for head, _, _ in found} == set(verify.HEADS)
-  assert {name for _, name, _ in found} == set(kernels.IMPLEMENTATIONS)
-  of = lambda name: {dtype for _, n, dtype in found if n == name}  # noqa: E731
-  assert of("xla") == {"float32", "float64", "bfloat16"}
-  assert of("splash") == of("splash_interpret") == {"float32", "bfloat16"}
-  assert of("cudnn") == of("cudnn_packed") == {"bfloat16"}
-
-
-@pytest.mark.slow
-def test_a_case_passes_with_numbers_of_its_own():
-  row = verify.verify_case(*CASE)
-  assert row.passes
-  assert row.influence == 0
-  assert row.outputs < row.limit == 1e-5
-  assert 0 < row.gradients < row.limit
-  assert row.reference is None
 
 
 def test_a_mask_that_forgets_a_sequence_is_found(monkeypatch):
@@ -69,28 +47,6 @@ def test_what_cannot_be_run_says_why(head, implementation, dtype, reason):
   assert (row.passes, row.outputs) == (None, None)
   told = f"Not run, {implementation}: attention_impl={implementation} {reason}"
   assert re.search(told, verify.table([row]))
-
-
-def test_a_model_without_its_like_in_transformers_has_no_reference():
-  bert, modern = packs.small_config(), packs.small_modern_bert()
-  assert verify.has_reference(bert)
-  assert verify.has_reference(modern)
-  assert verify.has_reference(packs.small_gpt2(positions="learned"))
-  for config in (
-    dataclasses.replace(bert, attention_mask="token_type"),  # its export is refused
-    dataclasses.replace(modern, dtype=jnp.dtype("float64")),
-    packs.small_gpt2(positions="alibi"),
-  ):
-    assert not verify.has_reference(config), config
-
-
-@pytest.mark.parametrize("types", [1, 2, 3])
-def test_only_token_types_that_the_model_has_are_drawn(types):
-  """The embedding of any other would be NaN."""
-  config = packs.small_config(type_vocab_size=types)
-  sequences = verify._random_sequences(config, "pretraining")
-  drawn = {int(t) for sequence in sequences for t in sequence["token_type_ids"]}
-  assert drawn == {*range(min(types, 2))}
 
 
 @pytest.mark.parametrize("name", ["outputs", "losses", "gradients", "reference"])

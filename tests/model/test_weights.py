@@ -16,7 +16,7 @@ from orbax.checkpoint import v1 as ocp
 from model import files, hf, weights
 from model.__main__ import main
 from model.weights import Vocabulary, WeightsError, choose_step
-from tests import forked, packs
+from tests import packs
 
 ROOT = pathlib.Path(__file__).parents[2]
 PRETRAINING = ROOT / "tests" / "model" / "golden" / "BertForPreTraining"
@@ -60,7 +60,7 @@ def test_what_orbax_did_not_write_is_no_checkpoint(stored):
   for name in ("13", "notes", "17.orbax-checkpoint-tmp"):
     (folder / "checkpoints" / name).mkdir()
   assert weights.open_folder(folder).step == 11
-  with pytest.raises(WeightsError, match=r"Expected a checkpoint of step 13 in .* 7, 11"):
+  with pytest.raises(WeightsError, match=r"has no checkpoint of step 13; there are 7, 11"):
     weights.open_folder(folder, step=13)
   (folder / "checkpoints" / "11" / "params").rename(folder / "state")
   with pytest.raises(WeightsError, match="11 holds no params"):
@@ -70,10 +70,10 @@ def test_what_orbax_did_not_write_is_no_checkpoint(stored):
 @pytest.mark.parametrize(
   ("fields", "sizes", "message"),
   [
-    ({"head": "generative"}, {}, "no head .*'generative.*; expected one of pretraining"),
+    ({"head": "generative"}, {}, "no head .*'generative.*; expected pretraining"),
     ({}, {"intermediate_size": 12}, r"bias is \(11,\), expected \(12,\) and 5 more"),
     ({}, {"num_layers": 3}, r"layers\.2\.\S+ is missing, expected"),
-    ({}, {"num_layers": 300_000}, r"has num_layers=300,000, but only 4\d arrays"),
+    ({}, {"num_layers": 300_000}, r"has num_layers=300,000, but 4\d arrays"),
     ({}, {"vocab_size": 2**70}, r"vocab_size is 1180\d+; expected a whole number"),
     (
       {"lowercase": None},
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_step_is_refused(stored, tmp_path):
   folder, _, params = stored
   path = folder / "checkpoints" / "13"
   ocp.save_checkpointables(path, {"params": params}, custom_metadata={"step": 12})
-  with pytest.raises(WeightsError, match=r"13 are not .*: it was saved as step 12\."):
+  with pytest.raises(WeightsError, match=r"13 are damaged, .*: it was saved as step 12\."):
     weights.open_folder(folder)
 
 
@@ -126,11 +126,11 @@ def test_a_damaged_checkpoint_is_told_in_a_few_words(stored, capfd):
   for path in (*data, params / "manifest.ocdbt", params / "_METADATA"):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(WeightsError, match="are not those of") as raised:
+    with pytest.raises(WeightsError, match="are damaged, or another model") as raised:
       weights.open_folder(folder).load()
     assert len(str(raised.value)) < 800
     path.unlink()
-    with pytest.raises(WeightsError, match="are not those of"):
+    with pytest.raises(WeightsError, match="are damaged, or another model"):
       weights.open_folder(folder).load()
     path.write_bytes(whole)
   assert len(capfd.readouterr().err) < 2000
@@ -144,7 +144,7 @@ def test_one_rule_chooses_a_runs_checkpoint(tmp_path, head, metric):
   """Kept are steps 2 and 6 of 2, 4 and 6; then 4, which is the best, and 6."""
   weights.describe(tmp_path, packs.small_config(), head=head, vocabulary=None)
   assert choose_step(tmp_path) == (None, "the newest")
-  with pytest.raises(WeightsError, match=r"not been evaluated; --step=best is not known"):
+  with pytest.raises(WeightsError, match=r"keeps no best step \(None\); there are none"):
     choose_step(tmp_path, "best")
   lines = [{"step": 2, metric: 0.1}, {"step": 4, metric: 0.3}, {"step": 6, metric: 0.3}]
   (tmp_path / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
@@ -152,7 +152,7 @@ def test_one_rule_chooses_a_runs_checkpoint(tmp_path, head, metric):
     folder = tmp_path / "checkpoints" / str(step)
     (folder / "params").mkdir(parents=True)
     (folder / "_CHECKPOINT_METADATA").touch()
-  told = r"best step .* is 4, .* not kept; .*train\.keep_best.*steps 2, 6\."
+  told = r"keeps no best step \(4\); there are 2, 6\."
   with pytest.raises(WeightsError, match=told):
     choose_step(tmp_path, "best")
   config = tmp_path / "config.json"
@@ -201,10 +201,10 @@ def test_the_best_step_is_exported_where_the_run_keeps_it(stored, tmp_path, caps
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    ("export .", "model.json is not there"),
+    ("export .", "There is no model.json"),
     ("export run --step 8", "there are 7, 11"),
-    ("export run --out run", "Expected a new or empty folder"),
-    ("import run", "already a folder of this project"),
+    ("export run --out run", "is not a new or empty folder"),
+    ("import run", "is a folder of this project already"),
   ],
 )
 def test_mistakes_are_told_in_a_line_with_status_2(
@@ -228,14 +228,14 @@ def test_a_vocabulary_of_another_size_than_the_embedding_is_refused(tmp_path, ca
     tokens = [*TOKENS, *map(str, range(number - len(TOKENS)))]
     (tmp_path / "hf" / "vocab.txt").write_text("\n".join(tokens) + "\n")
     assert main(arguments) == status, number
-    message = f"has {number} tokens; expected 173 to 300, since vocab_size is 300. Copy"
+    message = f"has {number} tokens; its vocab_size of 300 needs 173 to 300."
     assert (message in capsys.readouterr().err) == bool(status)
     assert (tmp_path / "ours").exists() == (not status)
   (tmp_path / "ours" / "vocab.txt").write_text("\n".join(TOKENS))
-  with pytest.raises(WeightsError, match="has 7 tokens; expected 173 to 300"):
+  with pytest.raises(WeightsError, match=r"has 7 tokens; .* needs 173 to 300"):
     weights.open_folder(tmp_path / "ours")
   (tmp_path / "ours" / "vocab.txt").unlink()
-  with pytest.raises(WeightsError, match=r"vocab\.txt is not there"):
+  with pytest.raises(WeightsError, match=r"no \S+vocab\.txt"):
     weights.open_folder(tmp_path / "ours")
 
 
@@ -269,9 +269,3 @@ def test_a_full_disk_is_told_in_a_line_with_status_1(stored, tmp_path):
   assert "Traceback" not in result.stderr
   # Threads of TensorStore may still write to what has another name.
   assert [path for path in place.iterdir() if ".partial" not in path.name] == []
-
-
-def test_the_module_is_a_program(tmp_path):
-  result = forked.run(["-m", "model", "export", tmp_path, "--out", "no"], cwd=ROOT)
-  assert result.returncode == 2
-  assert "model.json is not there" in result.stderr

@@ -125,7 +125,7 @@ def test_the_command_prepares_both_held_out_sets(mnli, tmp_path, capsys, runner)
 
 
 def test_a_second_held_out_set_needs_the_first_and_something_in_it(tmp_path):
-  with pytest.raises(InputError, match=r"without a held_out_source; expected both"):
+  with pytest.raises(InputError, match=r"needs a held_out_source"):
     DatasetSettings("a.tsv", 64, mismatched_source="b.tsv")
   (tmp_path / "empty.jsonl").write_text("\n")
   for name, message in (

@@ -30,48 +30,39 @@ def test_nothing_is_learned_from_what_is_held_out(tmp_path):
   assert held_out == {"[UNK]", "[CLS]", "[SEP]"}
 
 
-@pytest.mark.parametrize("name", ["source", "labels", "counts", "most_frequent_token"])
-def test_a_manifest_that_lacks_a_part_is_refused(reference, tmp_path, name):
+SHARD = "train-00000-00000.arrow"
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (lambda m: m.pop("counts"), r"manifest\.json is incomplete"),
+    (lambda m: m.pop("most_frequent_token"), r"manifest\.json is incomplete"),
+    (lambda m: m.update(version=2), r"manifest\.json has version 2; expected 1"),
+    (lambda m: m["shards"]["train"].append("other.arrow"), "names other shards"),
+    (lambda m: m["shards"]["train"].insert(0, "../other.arrow"), "names other shards"),
+    (lambda m: m["shards"]["train"].append(SHARD), "names other shards"),
+    (lambda m: m["shards"]["train"].reverse(), "names other shards"),
+    (
+      lambda m: m["sha256"].update({"../train.arrow": ""}),
+      r"names \.\./train\.arrow, which",
+    ),
+  ],
+)
+def test_a_manifest_that_was_altered_is_refused(reference, tmp_path, change, message):
+  """A shard lies in the folder, and has a checksum."""
   folder = shutil.copytree(reference.directory, tmp_path / "d")
-  manifest = {key: x for key, x in reference.manifest.items() if key != name}
+  manifest = json.loads((folder / "manifest.json").read_text())
+  for name in ("other.arrow", "../other.arrow"):
+    shutil.copy(folder / SHARD, folder / name)
+  change(manifest)
   (folder / "manifest.json").write_text(json.dumps(manifest))
-  with pytest.raises(InputError, match=r"manifest\.json is incomplete"):
-    open_dataset(folder)
-
-
-@pytest.mark.parametrize("name", ["../other.arrow", "other.arrow", "train-copy.arrow"])
-def test_shards_outside_the_folder_or_without_a_checksum_are_refused(
-  reference, tmp_path, name
-):
-  folder = shutil.copytree(reference.directory, tmp_path / "d")
-  manifest = reference.manifest
-  shards = manifest["shards"]["train"]
-  shutil.copy(folder / shards[0], folder / name)
-  for named in ([name, *shards], shards[::-1], [*shards, shards[0]]):
-    changed = manifest | {"shards": manifest["shards"] | {"train": named}}
-    (folder / "manifest.json").write_text(json.dumps(changed))
-    with pytest.raises(InputError, match="names other shards of train than"):
-      open_dataset(folder)
-
-
-def test_a_file_in_another_folder_is_refused(reference, tmp_path):
-  folder = shutil.copytree(reference.directory, tmp_path / "d")
-  manifest = dict(reference.manifest)
-  manifest["sha256"] = manifest["sha256"] | {"../train.arrow": ""}
-  (folder / "manifest.json").write_text(json.dumps(manifest))
-  with pytest.raises(InputError, match=r"names \.\./train\.arrow, which is not in its"):
-    open_dataset(folder)
-
-
-def test_a_dataset_of_another_version_is_refused(reference, tmp_path):
-  folder = shutil.copytree(reference.directory, tmp_path / "d")
-  (folder / "manifest.json").write_text(json.dumps(reference.manifest | {"version": 2}))
-  with pytest.raises(InputError, match=r"manifest\.json has version 2; expected 1"):
+  with pytest.raises(InputError, match=message):
     open_dataset(folder)
 
 
 def test_a_missing_corpus_is_one_clear_error(tmp_path):
-  with pytest.raises(InputError, match=r"found no .*topics\.py"):
+  with pytest.raises(InputError, match=r"no .*topics\.py"):
     stdlib.source_files(tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_a_token_may_hold_what_only_unicode_calls_a_line_end(tmp_path):
 def test_an_invalid_vocabulary_is_refused(tmp_path, content):
   if content is not None:
     (tmp_path / "vocab.txt").write_bytes(content)
-  with pytest.raises(InputError, match=r"vocabulary.*vocab\.txt|vocab\.txt is not a BERT"):
+  with pytest.raises(InputError, match=r"vocab\.txt is (no|not a BERT) vocabulary"):
     Tokenizer(tmp_path / "vocab.txt")
 
 
@@ -124,7 +124,7 @@ def test_gpt2s_two_files_prepare_text_and_are_both_needed(trained, tmp_path):
   prepare(tmp_path / "out", settings)  # opens it
 
   merges.write_text("\n".join(merges.read_text().splitlines()[:-1]) + "\n")
-  with pytest.raises(InputError, match="another vocabulary, or other merges"):
+  with pytest.raises(InputError, match="has another vocabulary"):
     prepare(tmp_path / "out", settings)
   merges.unlink()
   with pytest.raises(InputError, match=r"there is no .*merges\.txt\. Put it there"):
@@ -192,7 +192,7 @@ def test_added_tokens_are_tokens_and_special_ones_are_text(tmp_path):
   assert tokenizer.vocabulary[13:] == ["[E]", "covid"]
   assert tokenizer.encode(["a [E] covid", "[MASK]"]) == [[5, 13, 14], [10, 1, 12]]
   with pytest.raises(
-    InputError, match=r"splits text differently.*Give .*tokenizer\.json inst"
+    InputError, match=r"tokenizer\.json splits text differently.*Give it inst"
   ):
     Tokenizer(tmp_path / "vocab.txt")
 
@@ -201,9 +201,7 @@ def test_added_tokens_are_tokens_and_special_ones_are_text(tmp_path):
   ("part", "value"),
   [
     ("pre_tokenizer", {"type": "WhitespaceSplit"}),
-    ("model", {"max_input_chars_per_word": 2}),
     ("model", {"continuing_subword_prefix": "@@"}),
-    ("normalizer", {"clean_text": False}),
     ("normalizer", {"lowercase": False}),
   ],
 )

@@ -1,5 +1,4 @@
 import json
-import pickle
 
 import hypothesis
 import hypothesis.strategies as st
@@ -13,7 +12,6 @@ from tests.pipeline.batches.test_batches import (
   MASKING,
   assert_same,
   joined,
-  masked_of,
 )
 
 
@@ -89,14 +87,6 @@ def test_batches_repeat_with_the_seed_and_iteration_starts_anywhere(store):
     assert (loader[first]["input_ids"] != other[first]["input_ids"]).any()
 
 
-def test_a_pickle_leaves_assignments_out_and_makes_the_same_ones(store):
-  epochs = make_loader(store).epochs
-  empty = pickle.dumps(epochs)
-  expected = epochs.assignment(5).sequence_ids
-  assert pickle.dumps(epochs) == empty
-  np.testing.assert_array_equal(pickle.loads(empty).assignment(5).sequence_ids, expected)
-
-
 @pytest.fixture(scope="module")
 def single_rows(store):
   """Every row of two epochs by itself."""
@@ -136,24 +126,11 @@ def test_an_evaluation_uses_each_sequence_once(store, count, batch_size, depth):
   assert not alone[-1]["sequence_mask"][-1].any()
 
 
-def test_evaluation_masks_the_same_tokens_however_sequences_are_packed(store):
-  def masked(depth):
-    return {
-      int(batch["sequence_ids"][row, slot]): masked_of(batch, row, slot)
-      for batch in make_loader(store, depth=depth).evaluation_batches()
-      for row, slot in np.argwhere(batch["sequence_mask"])
-    }
-
-  assert masked(1) == masked(3)
-
-
 @pytest.mark.parametrize(
   ("options", "message"),
   [
     ({"process_count": 2}, "batch_size is 7; expected a multiple of the 2 processes"),
     ({"process_index": 7, "process_count": 7}, "process_index is 7; expected at most 6"),
-    ({"process_count": 0}, "process_count is 0; expected at least 1"),
-    ({"batch_size": 0}, "batch_size is 0"),
   ],
 )
 def test_impossible_options_are_refused(store, options, message):
@@ -183,10 +160,10 @@ def test_the_state_is_a_step_that_any_number_of_processes_can_resume_from(store)
 @pytest.mark.parametrize(
   ("state", "message"),
   [
-    ({"batch_size": 14}, "batches of 14 packs; expected 7"),
+    ({"batch_size": 14}, "batch_size=14; this is 7"),
     ({"step": -1}, "step is -1"),
-    ({"plan": "0" * 64}, "of the plan 000000000000...; this"),
-    ({"seed": 1}, "Expected a state with step, batch_size, plan"),
+    ({"plan": "0" * 64}, "plan='0000"),
+    ({"seed": 1}, "has the fields .*seed; expected step, batch_size, plan"),
   ],
 )
 def test_a_state_that_would_mean_other_batches_is_refused(store, state, message):

@@ -9,7 +9,6 @@ import pytest
 import packing
 import pipeline
 from configs import base
-from pipeline.batches import plans
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.pipeline.batches.test_batches import random_store
 
@@ -88,8 +87,8 @@ def test_a_missing_plan_is_made_again(dataset, tmp_path, depth):
 @pytest.mark.parametrize(
   ("fields", "named"),
   [
-    ({"max_sequences_per_pack": 2}, "packing.max_sequences_per_pack=3, and"),
-    ({"algorithm": "none"}, "packing.algorithm=spfhp, packing.max_sequences_per_pack=3,"),
+    ({"max_sequences_per_pack": 2}, "packing.max_sequences_per_pack=3"),
+    ({"algorithm": "none"}, "packing.algorithm=spfhp, packing.max_sequences_per_pack=3"),
   ],
 )
 def test_another_packing_is_refused_and_not_taken_for_the_kept_one(
@@ -114,9 +113,3 @@ def test_a_plan_that_is_damaged_or_of_other_sequences_is_refused(dataset, run):
     path.write_bytes(content)
     with pytest.raises(packing.InputError, match=message):
       pipeline.keep_plans(config_for(), dataset, run, begun=True)
-
-
-def test_rows_of_text_have_a_plan_and_what_they_are_evaluated_on_has_none(dataset):
-  config = config_for()
-  config.data.task = "text"
-  assert list(plans._stores(config, dataset)) == ["train"]

@@ -12,7 +12,6 @@ from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.tasks import glue
 from pipeline.tokenizer import Tokenizer
-from tests import tfds_data
 from tests.pipeline.tasks.making import VOCABULARY
 
 
@@ -116,7 +115,7 @@ def test_standard_input_may_be_json_lines(monkeypatch, tokenizer):
   assert words(read_typed(asked, "squad")[0]) == ["[CLS] a ? [SEP] b c [SEP]"]
   for text, message in (
     ("\ufeff{}", r"standard input, line 1 has no 'id'"),
-    ("a b\n", r"line 1 is 'a b\\n'; expected JSON lines with id, "),
+    ("a b\n", r"line 1: expected JSON lines with id, "),
   ):
     with pytest.raises(InputError, match=message):
       read_typed(text, "squad")
@@ -138,14 +137,6 @@ def test_ids_come_from_the_source(tmp_path, tokenizer, text, columns, ids):
   assert words(found[0]) == ["[CLS] a [SEP]"]
 
 
-def test_hidden_labels_of_tfds_do_no_harm(tmp_path, tokenizer, monkeypatch):
-  tfds_data.build_all(tmp_path)
-  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-  found = read("tfds:glue/cola#test", "glue/cola", tokenizer)
-  assert sorted(ids_of(found)) == list("01234")
-  assert found[3].where == "tfds:glue/cola#test, example 3"
-
-
 def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, tokenizer):
   questions = [{"id": "x"}, {"id": "y", "answers": "hidden"}, {"id": "empty"}]
   qas = [{"question": "a?"} | question for question in questions]
@@ -157,7 +148,7 @@ def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, t
     read(path, "glue/qnli", tokenizer)
   qas[1]["id"] = "x"
   rows_file(path, [{"data": [{"paragraphs": paragraphs}]}])
-  with pytest.raises(InputError, match=r"question x: the id 'x' belongs to an earlier q"):
+  with pytest.raises(InputError, match=r"question x: the id 'x' is an earlier question"):
     read(path, "squad", tokenizer)
 
 
@@ -178,13 +169,10 @@ def test_settings_are_checked_at_once_and_examples_come_one_by_one(tmp_path, tok
 @pytest.mark.parametrize(
   ("name", "content", "task", "message"),
   [
-    ("a.txt", b"a b\tc\n\nd\n", "glue/rte", r"a.txt, line 3 has 1 texts .*expected 2:"),
-    ("a.txt", b"a\tb\n", "glue/cola", r"line 1 has 2 texts.*expected 1: sentence"),
-    ("a.jsonl", b'{"sentence": "a", "id": [1]}', "glue/cola", r"id is \[1\]; expected a t"),
-    ("a.jsonl", b'{"sentence": 3}', "glue/cola", r"line 1: sentence is 3; expected a sent"),
-    ("a.jsonl", b'{"sentence": "a"}\nb', "glue/cola", r"line 2 is not JSON"),
+    ("a.txt", b"a b\tc\n\nd\n", "glue/rte", r"a.txt, line 3 has 1 texts .*expected 2"),
+    ("a.jsonl", b'{"sentence": "a", "id": [1]}', "glue/cola", r"id is \[1\]; expected t"),
+    ("a.jsonl", b'{"sentence": 3}', "glue/cola", r"line 1: sentence is 3; expected text"),
     ("a.jsonl", b'{"sentence": "a"}\n{}', "regression", r"line 2 has no 'sentence'"),
-    ("a.jsonl", b'\n{"sentence": "\xff"}', "glue/cola", r"line 2 is not UTF-8"),
     ("a.jsonl", b'{"id": 1, "question": 1, "context": ""}', "squad", r"question is 1; exp"),
     ("a.jsonl", b'{"id": true, "question": "", "context": ""}', "squad", r"id is True"),
     ("a.jsonl", b"{}", "pretraining", r"A model of pretraining gives no answers"),

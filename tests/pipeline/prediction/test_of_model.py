@@ -32,7 +32,7 @@ def test_a_model_splits_text_by_its_own_file(tmp_path):
   (tmp_path / "tokenizer.json").unlink()
   word_pieces = open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY)))
   assert word_pieces.path.name == "vocab.txt"
-  with pytest.raises(InputError, match=r"has no tokenizer\.json, which says how"):
+  with pytest.raises(InputError, match=r"has no tokenizer\.json. Copy"):
     open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
 
 
@@ -66,5 +66,5 @@ def test_columns_are_added_to_those_of_the_run():
 
 def test_cased_word_pieces_are_refused(tmp_path):
   (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-  with pytest.raises(InputError, match="is cased; expected an uncased model"):
+  with pytest.raises(InputError, match="is cased, but text is lower-cased"):
     open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY), lowercase=False))

@@ -21,16 +21,13 @@ from tests.stdlib_corpus import make_library
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "PARQUET", "arrow", "csv", "tsv", "txt"])
-def test_each_format_gives_the_documents_and_counts_records_before(tmp_path, suffix):
+def test_each_format_gives_the_documents(tmp_path, suffix):
   path = tmp_path / f"a.{suffix}"
   write(path)
   found = read(path)
   expected = [x.replace("\n", " ") if suffix == "tsv" else x for x in TEXTS]
   assert [document.fields["text"].strip() for document in found] == expected
   assert all(str(tmp_path) in document.where for document in found)
-  if suffix in ("PARQUET", "arrow"):
-    (part,) = open_source(str(path), FIELDS)
-    assert (part.size, part.counts) == (len(TEXTS), "documents")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv", "tsv"])
@@ -89,26 +86,11 @@ def test_compressed_files_are_read_as_they_are(tmp_path, suffix, packing, case):
     texts(packed)
 
 
-@pytest.mark.parametrize("packing", PACK)
-def test_compressed_questions_are_read_and_damaged_ones_are_refused(tmp_path, packing):
-  asked = {"id": "1", "question": "q?", "answers": []}
-  paragraph = {"context": "c " * 999, "qas": [asked]}
-  path = tmp_path / f"a.json.{packing}"
-  data = PACK[packing](json.dumps({"data": [{"paragraphs": [paragraph]}]}).encode())
-  path.write_bytes(data)
-  fields = DocumentFields(("id", "question", "context"))
-  (found,) = read(path, fields)
-  assert found.fields["context"] == paragraph["context"]
-  path.write_bytes(data[:-9])
-  with pytest.raises(InputError, match=f"Cannot read .*a.json.{packing}"):
-    read(path, fields)
-
-
 @pytest.mark.parametrize(
   ("field", "text", "message"),
   [
     *((f, "a\ud800", "unpaired surro") for f in ("id", "question", "context", "text")),
-    ("context", "c" * (MAX_DOCUMENT_BYTES + 1), "is longer than 16,777,216 bytes"),
+    ("context", "c" * (MAX_DOCUMENT_BYTES + 1), "has more than 16,777,216 bytes"),
   ],
 )
 def test_texts_of_questions_are_checked_as_all_others(tmp_path, field, text, message):
@@ -166,8 +148,6 @@ def test_only_tables_that_hugging_face_caches_are_left_out(tmp_path):
 def test_a_source_that_cannot_be_read_says_why_once(tmp_path):
   folder = re.escape(str(tmp_path))
   for spec, message in (
-    ("x" * 5000, "^(The|There is no data) source 'x{200}'"),
-    (f"{'x' * 5000}#dev", "^(The|There is no data) source 'x{200}'"),
     (tmp_path, f"^{folder} holds no file ending in .*[^.].$"),
     (f"{tmp_path}#dev", f"^{folder} has no splits; found #dev. Leave it out.$"),
   ):
@@ -203,16 +183,6 @@ def test_a_partition_can_be_read_from_another_working_directory(tmp_path, monkey
   for part in pickle.loads(pickle.dumps(parts)):
     assert list(part.read())
     assert part.inputs()
-
-
-def test_documents_of_the_library_report_the_bytes_read(tmp_path):
-  """The progress bar needs them, since the number of documents is unknown."""
-  (part,) = open_source(f"stdlib:{make_library(tmp_path)}", FIELDS)
-  sizes = [size for _, size, _ in part.inputs()]
-  found = [document.bytes_read for document in part.read()]
-  assert part.size == sum(sizes) >= sum(found) >= sum(sizes) - sizes[-1]
-  assert found[0] == sizes[0]
-  assert sum(number > 0 for number in found) > len(sizes) / 2
 
 
 @pytest.mark.extra("datasets")

@@ -64,7 +64,7 @@ def test_partitions_of_a_tfds_split_make_the_split(data_dir, tmp_path, monkeypat
   (whole,) = open_source("tfds:glue/cola", fields)
   monkeypatch.setattr(tfds, "PARTITION_EXAMPLES", 20)
   parts = open_source("tfds:glue/cola", fields)
-  assert [part.size for part in parts] == [20, 20, 20, 1]
+  assert [part.stop - part.start for part in parts] == [20, 20, 20, 1]
   assert fingerprint(parts) == fingerprint([whole])
   (record,) = (data_dir / "glue" / "cola").glob("*/glue-train.array_record*")
   assert fingerprint(parts)["bytes"] == record.stat().st_size
@@ -79,12 +79,11 @@ def test_partitions_of_a_tfds_split_make_the_split(data_dir, tmp_path, monkeypat
   ("spec", "task", "message"),
   [
     ("tfds:glue/qqp", "glue/qqp", r"found nothing\..*tfds build glue/qqp --file_format="),
-    ("tfds:wiki40b/en", "text", r"pip install tensorflow-datasets tensorflow apache-beam"),
-    ("tfds:no_such", "text", r"has no dataset 'no_such'"),
+    ("tfds:no_such", "text", r"no dataset 'no_such'"),
     ("tfds:glue/zzz", "glue/cola", r"BuilderConfig zzz not found"),
     ("tfds:glue/cola#dev", "glue/cola", r"no split 'dev'; found .*train"),
     ("tfds:glue/cola", "squad", r"no 'id'; found .*sentence"),
-    ("tfds:{}/tfrecord", "squad", r"found tfrecord\. Prepare it once.*tfds build"),
+    ("tfds:{}/tfrecord", "squad", r"found tfrecord\..*prepare it once.*tfds build"),
   ],
 )
 def test_tfds_that_cannot_be_read_says_what_to_do(data_dir, spec, task, message):

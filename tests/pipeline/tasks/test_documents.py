@@ -61,7 +61,6 @@ def test_tokens_are_not_changed(make):
     ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers"),
     ({"input_ids": [5] * 17}, r"A sequence has 17 tokens; expected at most 16"),
     ({"input_ids": [5], "label": "x"}, r"label is 'x'; expected a 32-bit int"),
-    ({"input_ids": [5], "label": ""}, r"label is ''; expected a 32-bit int"),
     ({"input_ids": [5], "label": 3_000_000_000}, r"label is 3000000000; expected a 32-b"),
   ],
 )
@@ -159,12 +158,6 @@ def test_sentences_cross_documents_in_training_alone(make, tmp_path):
   assert len(apart.train) == 4
 
 
-def test_a_sentence_of_pretraining_leaves_room_for_another(make):
-  rows = [{"text": "a b c d e f g h i j a b c d e."}]
-  with pytest.raises(InputError, match=r"A sentence has 16 tokens; expected at most 12"):
-    make("pretraining", rows, too_long="error")
-
-
 def test_each_document_is_cut_dupe_factor_times_differently(make):
   letters = np.random.default_rng(0).choice([*"abcdefghij"], (7, 9, 4)).tolist()
   rows = [{"text": " ".join(" ".join(s).title() + "." for s in d)} for d in letters]
@@ -216,7 +209,7 @@ def test_an_attention_mask_says_what_is_padding(make):
   assert sequences(store) == [[7, 8, 0], [9, 5], [6]]
   assert store.first_type_lengths.tolist() == [3, 1, 1]
   for mask in ([1, 0, 1], [1, 1], [1, 1, 2], [[1], 1, 1], "111"):
-    with pytest.raises(InputError, match=r"expected 3 numbers, ones for tokens and zeros"):
+    with pytest.raises(InputError, match=r"expected 3 numbers, 0 at padding"):
       make("tokens", [{"input_ids": [5, 6, 7], "attention_mask": mask}])
 
 

