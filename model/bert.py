@@ -72,8 +72,7 @@ class Bert(blocks.Transformer):
       row_length, most = batch["segment_ids"].shape[1], self.config.max_position_embeddings
       if row_length > most:
         raise ValueError(
-          f"Without position_reset, rows of {row_length} need as many "
-          f"max_position_embeddings, not {most}."
+          f"Rows of {row_length} tokens need as many max_position_embeddings, not {most}."
         )
       rows = rows._replace(position_ids=jnp.arange(row_length)[None])
     if self.config.attention_mask == "token_type":

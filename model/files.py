@@ -48,8 +48,7 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     partial.rename(directory)
   except OSError as error:
     raise NotWritten(
-      f"{directory} could not be written: {error}. Make room, and run the same command "
-      "again."
+      f"{directory} could not be written: {error}. Make room, and run it again."
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)

@@ -128,8 +128,7 @@ def drawing_device() -> jax.Device:
     return jax.local_devices(backend="cpu")[0]
   except RuntimeError as error:
     raise LookupError(
-      f"Parameters are drawn on the CPU, which JAX cannot use ({error}). Set "
-      "JAX_PLATFORMS=cuda,cpu."
+      f"Parameters are drawn on the CPU. Set JAX_PLATFORMS=cuda,cpu. JAX says: {error}"
     ) from error
 
 

@@ -173,8 +173,7 @@ def check_layers(directory: str | pathlib.Path, config: ModelConfig, num_arrays:
   """
   if config.num_layers > num_arrays:
     raise WeightsError(
-      f"{directory} has num_layers={config.num_layers:,}, but {num_arrays:,} arrays. "
-      "Correct num_layers."
+      f"{directory} has num_layers={config.num_layers:,}, but {num_arrays:,} arrays."
     )
 
 

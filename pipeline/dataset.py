@@ -58,8 +58,7 @@ class PreparedDataset:
     """
     if self._held_out is None:
       raise InputError(
-        f"{self.directory} holds nothing out. Prepare it with held_out_fraction or "
-        "held_out_source."
+        f"{self.directory} holds nothing out. Prepare it with held_out_fraction."
       )
     return self._held_out
 
@@ -79,8 +78,7 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     settings, version = dict(manifest["settings"]), manifest["version"]
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     raise InputError(
-      f"{directory} is not a prepared dataset ({error!r}). Name another folder, or delete "
-      "it."
+      f"{directory} is not a prepared dataset ({error!r}). Name another."
     ) from error
   wrong = ""
   # A shard has a checksum; a name is that of a file in the folder.

@@ -133,7 +133,6 @@ class DatasetSettings:
     names = tuple(name.strip() for name in self.labels.split(","))
     if len(set(names)) < max(2, len(names)) or "" in names:
       raise InputError(
-        f"labels is {short_repr(self.labels)}; expected different names, with commas "
-        "between."
+        f"labels is {short_repr(self.labels)}; expected different names and commas."
       )
     return names

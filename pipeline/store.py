@@ -221,8 +221,7 @@ def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:
   base = pa.schema([file_schema.field(i) for i in range(min(3, len(file_schema)))])
   if not (base.equals(SCHEMA) or base.equals(REGRESSION_SCHEMA)) or not batches:
     raise InputError(
-      f"{path} has the columns {file_schema.names}; expected {SCHEMA.names}. Prepare it "
-      "again."
+      f"{path} has the columns {file_schema.names}; expected {SCHEMA.names}."
     )
   if schema is not None and not file_schema.equals(schema):
     raise InputError(

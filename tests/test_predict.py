@@ -397,17 +397,21 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
   ("task", "options", "message"),
   [
     ("pretraining", "", "a BertForPreTraining, which cannot answer examples. Give --embed"),
-    ("classification", "--task squad", "expected one of classification, "),
-    ("classification", "--task regression", "gives 3 numbers a sequence"),
+    ("classification", "--task squad", "does not fit sequence_classification; classif"),
+    ("classification", "--task regression", "gives 3 numbers; regression takes one"),
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
-    ("regression", "--task classification", "gives 1 number a sequence"),
-    ("classification", "--max-sequence-length 24", "at most 23, the number of positi"),
+    (
+      "regression",
+      "--task classification",
+      "gives 1 numbers; classification takes one for",
+    ),
+    ("classification", "--max-sequence-length 24", "is 24; at most 23 fit"),
     ("classification", "--batch-size 0", "batch_size is 0; expected at least 1"),
     ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
     ("classification", "--out /no/such/x", "Cannot write /no/such/x"),
     ("classification", "--attention-impl cudnn", "attention_impl=cudnn needs"),
-    ("nowhere", "", "Expected a Hugging Face directory"),
+    ("nowhere", "", "expected a model's folder"),
     ("classification", "--embed --task regression", "exclude each other"),
     ("squad", "--embed pooled", "has no pooler. Give --embed mean or cls"),
   ],
@@ -428,7 +432,7 @@ def test_a_model_that_cannot_answer_packs_says_so(answer, tmp_path):
   make_folder(tmp_path / "nan", "regression", scale=np.nan)
   status, found, errors = answer(tmp_path / "nan", typed="a\nb")
   assert (status, found) == (2, [])
-  assert "standard input, line 1 or an example after it is not finite" in errors
+  assert "standard input, line 1 or after is not finite" in errors
 
 
 def start(folders, *options):

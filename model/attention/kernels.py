@@ -308,8 +308,7 @@ def check(implementation: str, needs: Needs):
     return
   if implementation not in IMPLEMENTATIONS:
     raise AttentionError(
-      f"There is no attention_impl {implementation!r}; expected "
-      f"{', '.join(IMPLEMENTATIONS)}."
+      f"attention_impl is {implementation!r}; expected {', '.join(IMPLEMENTATIONS)}."
     )
   kernel, device = KERNELS[implementation], jax.local_devices()[0]
   here = device.platform

@@ -162,8 +162,7 @@ def export_model(
     )
   if vocabulary and len(vocabulary.tokens) > config.vocab_size:
     raise WeightsError(
-      f"The vocabulary has {len(vocabulary.tokens)} tokens; vocab_size is "
-      f"{config.vocab_size}."
+      f"The vocabulary has {len(vocabulary.tokens)} tokens; expected {config.vocab_size}."
     )
   head = head_of(params)
   config, params = resize_vocabulary(config, params, multiple=1)

@@ -147,8 +147,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     kind = value.get("model_type", "bert")
   except OSError as error:
     raise WeightsError(
-      f"{path} cannot be read ({error.strerror}); expected a Hugging Face directory or a "
-      "run's folder."
+      f"{path} cannot be read ({error.strerror}); expected a model's folder."
     ) from error
   except (ValueError, AttributeError) as error:
     raise WeightsError(f"{path} is not the config of a model: {error}.") from error
@@ -217,8 +216,7 @@ def _read_layers(path: pathlib.Path, value: dict) -> dict:
   parts = rotary.values() if isinstance(rotary, dict) else [rotary]
   if not all(isinstance(part, dict | None) for part in parts):
     raise WeightsError(
-      f"{path}: rope_parameters is {json.dumps(rotary)}; expected an object for each kind "
-      "of layer."
+      f"{path}: rope_parameters is {json.dumps(rotary)}; expected objects."
     )
   if isinstance(layers, list):
     others = range(1, len(layers))
@@ -244,7 +242,7 @@ def _label_names(path: pathlib.Path, labels: dict) -> tuple[str, ...]:
   names = tuple(str(labels.get(number)) for number in numbers)
   if labels.keys() != set(numbers) or len(set(names)) < len(names):
     raise WeightsError(
-      f"{path}: id2label is {json.dumps(labels)}; expected different names for 0 to "
+      f"{path}: id2label is {json.dumps(labels)}; expected names for 0 to "
       f"{len(labels) - 1}."
     )
   return () if names == _made_up(len(names)) else names

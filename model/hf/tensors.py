@@ -104,8 +104,7 @@ def check(
     problems.append(f"wrong {some(wrong)}")
   if problems:
     raise WeightsError(
-      f"The tensors in {directory} are not those of its {CONFIG}: {'; '.join(problems)}. "
-      "Correct it."
+      f"The tensors in {directory} do not fit its {CONFIG}: {'; '.join(problems)}."
     )
 
 
@@ -130,8 +129,7 @@ def load(
   for copy, original in names.tied(kind).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):
       raise WeightsError(
-        f"In {directory}, {copy} differs from {original}. Choose a model with tied "
-        "embeddings."
+        f"In {directory}, {copy} differs from {original}, but they are tied here."
       )
 
   return jax.tree.map(jnp.asarray, names.from_tensors(read, expected, kind))

@@ -127,8 +127,7 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
   check_integer("atom_size", atom_size, at_least=2)
   if max(atom_size, row_length) % min(atom_size, row_length):
     raise InputError(
-      f"atom_size is {atom_size}; expected a divisor or a multiple of "
-      f"row_length={row_length}."
+      f"atom_size is {atom_size}; expected a divisor or multiple of {row_length}."
     )
   lengths = np.asarray(lengths, np.int64)
   size = min(atom_size, row_length)  # tokens of a block

@@ -71,15 +71,13 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
 
   if not seen.all():
     raise AuditError(
-      f"{(~seen).sum()} of {seen.size} sequences are missing; expected each once. The "
-      f"first is number {(~seen).argmax()}."
+      f"{(~seen).sum()} sequences are missing; the first is number {(~seen).argmax()}."
     )
   certificate = plan.certificate()
   packs_by_depth = {n: int(depths[n]) for n in range(1, depths.size) if depths[n]}
   if packs_by_depth != certificate.packs_by_depth:
     raise AuditError(
-      f"Expected packs by depth {certificate.packs_by_depth}, as planned, found "
-      f"{packs_by_depth}."
+      f"Packs by depth are {packs_by_depth}; planned are {certificate.packs_by_depth}."
     )
   return {
     "epoch": epoch,

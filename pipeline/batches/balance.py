@@ -40,8 +40,7 @@ class BalancedOrder:
     for name, number in (("devices", devices), ("group", group)):
       if batch_size % check_integer(name, number, at_least=1):
         raise InputError(
-          f"batch_size is {batch_size}; packing.balance expects a multiple of the {number} "
-          f"{name}."
+          f"batch_size is {batch_size}; balance expects a multiple of {number} {name}."
         )
     self._devices, self._batch_size = devices, batch_size
     self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)

@@ -88,8 +88,7 @@ class StreamedSequences:
   def restore(self, state: Any):
     if not isinstance(state, dict) or state.keys() != self.state().keys():
       raise InputError(
-        f"The reader's state is {short_repr(state)}, not of a stream. Resume with its "
-        "data.stream."
+        f"The reader's state is {short_repr(state)}. Resume with its data.stream."
       )
     self._documents.restore(state["documents"])
     self._groups, self._sequences = state["groups"], state["sequences"]

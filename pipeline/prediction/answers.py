@@ -56,8 +56,7 @@ def answer_examples(
       outputs, loss = run(chunk.batches())
       if not (np.isfinite(loss) and all(np.isfinite(x).all() for x in outputs)):
         raise InputError(
-          f"The output for {chunk.examples[0].where} or after is not finite. Try --dtype "
-          "float32."
+          f"The output for {chunk.examples[0].where} or after is not finite. Use float32."
         )
     for example, logits in zip(chunk.examples, chunk.by_example(outputs), strict=True):
       found = make_answer(example.sequences, logits, labels, max_answer_length)

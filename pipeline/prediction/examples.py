@@ -133,8 +133,7 @@ def _examples(
     if "id" in task.fields:  # answers are stored by id
       if name in seen:
         raise InputError(
-          f"{document.where}: the id {short_repr(name)} is an earlier question's. Make ids "
-          "differ."
+          f"{document.where}: the id {short_repr(name)} occurs twice. Make ids differ."
         )
       seen.add(name)
     yield Example(name, sequences, document.where)

@@ -67,8 +67,7 @@ def settings_to_read(
     settings = trained_on
     if task not in (None, settings.task):
       raise InputError(
-        f"--task is {short_repr(task)}; the model was trained on {settings.task}. Leave it "
-        "out."
+        f"--task is {short_repr(task)}; the model has {settings.task}. Leave it out."
       )
   else:
     task = task or default_task(head, num_labels) or ""
@@ -77,8 +76,7 @@ def settings_to_read(
   if head and TASK_HEADS.get(settings.task) != head:
     fitting = [name for name, other in TASK_HEADS.items() if other == head]
     raise InputError(
-      f"The task {short_repr(settings.task)} does not fit a model for {head}; expected one "
-      f"of {', '.join(fitting)}."
+      f"The task {short_repr(settings.task)} does not fit {head}; {', '.join(fitting)} do."
     )
   of_run = dict(settings.column_names())
   settings = dataclasses.replace(settings, **chosen)
@@ -87,8 +85,7 @@ def settings_to_read(
   settings = dataclasses.replace(settings, columns=named)
   if settings.max_sequence_length > positions:
     raise InputError(
-      f"--max-sequence-length is {settings.max_sequence_length}; the model has {positions} "
-      "positions."
+      f"--max-sequence-length is {settings.max_sequence_length}; at most {positions} fit."
     )
   # The reader needs names of classes but uses none; the model's own may have commas.
   names = ",".join(f"LABEL_{number}" for number in range(max(num_labels, 2)))
@@ -112,8 +109,7 @@ def open_tokenizer(
   """
   if vocabulary is None:
     raise InputError(
-      f"{folder} has no {VOCABULARY_FILE}. Copy there the one that the model was trained "
-      "with."
+      f"{folder} has no {VOCABULARY_FILE}. Copy there the one of its training."
     )
   given, own = pathlib.Path(vocab_file), folder / TOKENIZER_FILE
   # Either may say how to split text; the given one may be gone or have changed.
@@ -122,8 +118,7 @@ def open_tokenizer(
   by_json = by_given or (own.exists() and vocabulary.by_json)
   if vocabulary.by_json and not by_json:
     raise InputError(
-      f"{folder} has no {TOKENIZER_FILE}. Copy there the one that the model was trained "
-      "with."
+      f"{folder} has no {TOKENIZER_FILE}. Copy there the one of its training."
     )
   if not vocabulary.lowercase and not by_json:
     raise InputError(
@@ -134,7 +129,6 @@ def open_tokenizer(
   tokenizer = Tokenizer(path)
   if tuple(tokenizer.vocabulary) != tuple(vocabulary.tokens):
     raise InputError(
-      f"{path} has other tokens than {folder}. Restore the one that the model was trained "
-      "with."
+      f"{path} has other tokens than {folder}. Restore the one of its training."
     )
   return tokenizer

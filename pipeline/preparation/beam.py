@@ -45,8 +45,7 @@ class BeamRunner:
       beam.runners.create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
       raise InputError(
-        f"Beam cannot create the runner {name!r} ({error}). Try DirectRunner or "
-        "FlinkRunner."
+        f"Beam cannot create the runner {name!r} ({error}). Try DirectRunner."
       ) from error
     self._options = beam.options.pipeline_options.PipelineOptions(
       [f"--runner={name}", *options]

@@ -210,8 +210,7 @@ def _open_same(
   ]
   if differences:
     raise InputError(
-      f"{directory} has other settings ({'; '.join(differences)}). Delete it, or name "
-      "another."
+      f"{directory} has other settings ({'; '.join(differences)}). Name another."
     )
   if vocabulary and vocabulary.definition != dataset.tokenizer.definition:
     raise InputError(

@@ -118,18 +118,15 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
     raise InputError(
-      f"{spec} holds files of several kinds ({', '.join(kinds)}). Select one: "
-      "'FOLDER/*.jsonl'."
+      f"{spec} holds files of several kinds ({', '.join(kinds)}). Use a glob."
     )
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
     raise InputError(
-      f"{files[0]} is text; the task needs {', '.join(fields.required)}. Give a table or "
-      ".jsonl."
+      f"{files[0]} is text; the task needs {', '.join(fields.required)}. Give a table."
     )
   if kinds == ["squad"] and "context" not in fields.required:
     raise InputError(
-      f"{files[0]} is read as SQuAD's JSON, for the task squad. Give .jsonl, one object a "
-      "line."
+      f"{files[0]} is read as SQuAD's JSON, for the task squad. Give .jsonl."
     )
   if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
@@ -168,8 +165,7 @@ def _kind(path: pathlib.Path) -> str:
     return "text"
   if suffix not in _SUFFIXES:
     raise InputError(
-      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename plain "
-      "text."
+      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename it."
     )
   if _SUFFIXES[suffix] == "table" and suffix != path.suffix.lower():
     raise InputError(
@@ -195,8 +191,7 @@ def _find_files(spec: str) -> list[pathlib.Path]:
   files = sorted(path for path in map(pathlib.Path, found) if path.is_file())
   if not files:
     raise InputError(
-      f"There is no data source {name!r}; expected a file, folder, glob, stdlib or "
-      "tfds:NAME."
+      f"There is no data source {name!r}; expected a file, folder, glob or tfds:NAME."
     )
   if split:
     raise InputError(f"{name} has no splits; found #{split}. Leave it out.")
@@ -209,8 +204,7 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
     split = split or "train"
     if split not in names:
       raise InputError(
-        f"{folder} has no split {split!r}; found {', '.join(names) or 'none'}. Name one: "
-        "#SPLIT."
+        f"{folder} has no split {split!r}; found {', '.join(names) or 'none'}. Name one."
       )
     folder, split = folder / split, ""
   if split:
@@ -229,8 +223,7 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
   data = [path for path in files if compressed.plain_suffix(path) != ".json"] or files
   if not data:
     raise InputError(
-      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Name others with "
-      "a glob."
+      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Use a glob."
     )
   return data
 

@@ -87,8 +87,7 @@ class DocumentStream:
     for number in range(0 if self._has_state else self._read):
       if next(records, None) is None:
         raise InputError(
-          f"{self._name} ended after {number} documents; {self._read} were read before. "
-          "Restore it."
+          f"{self._name} ended after {number} documents; {self._read} were read before."
         )
     for values in records:
       self._read += 1
@@ -109,8 +108,7 @@ class DocumentStream:
     fits = isinstance(state, dict) and state.keys() == {"read", "stream"}
     if not fits or (state["stream"] is not None) != self._has_state:
       raise InputError(
-        f"The state {short_repr(state)} belongs to another kind of stream. Resume with its "
-        "own."
+        f"The state {short_repr(state)} belongs to another kind of stream. Use its own."
       )
     self._read = state["read"]
     if self._has_state:

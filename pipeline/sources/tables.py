@@ -46,8 +46,7 @@ def check(path: pathlib.Path, fields: DocumentFields):
     kind = schema.field(column).type
     if field == "text" and not _is_text(kind):
       raise InputError(
-        f"Column {column!r} of {path} is {kind}; expected text. For tokens use the task "
-        "tokens."
+        f"Column {column!r} of {path} is {kind}; expected text, or the task tokens."
       )
     if field == "input_ids" and not _is_tokens(kind):
       raise InputError(
@@ -71,8 +70,7 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
       number += 1
   except UnicodeDecodeError as error:
     raise InputError(
-      f"{path}: record {number} or one soon after it is not UTF-8 ({error.reason}). "
-      "Re-encode it."
+      f"{path}: record {number} or one after it is not UTF-8 ({error.reason}). Convert it."
     ) from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
@@ -109,7 +107,7 @@ def _open(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]
     return schema, lambda names: _records_of(batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). Restore "
+      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). Replace "
       "it."
     ) from error
 
@@ -141,8 +139,7 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
     for number, (_, cells) in enumerate(records):
       if len(cells) != len(names):
         raise InputError(
-          f"{path}: record {number} has {len(cells)} columns; the first line has "
-          f"{len(names)}."
+          f"{path}: record {number} has {len(cells)} columns; expected {len(names)}."
         )
       values = dict(zip(names, cells, strict=True))
       yield {column: values[column] for column in columns}
@@ -169,8 +166,7 @@ def _is_quoted(path: pathlib.Path) -> bool:
   if several:
     first, last = several[0]
     raise InputError(
-      f"{path}, line {first}: a field in quotes ends in line {last}. Write the file as "
-      ".csv."
+      f"{path}, line {first}: a field in quotes ends in line {last}. Write .csv."
     )
   return True
 

@@ -94,8 +94,7 @@ def _builder(name: str):
     return tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
   except tfds.core.DatasetNotFoundError as error:
     raise InputError(
-      f"There is no dataset {name!r} in TFDS {tfds.__version__}. Name the folder of your "
-      "own: tfds:FOLDER."
+      f"There is no dataset {name!r} in TFDS. Name the folder of your own: tfds:FOLDER."
     ) from error
   except (ValueError, RuntimeError) as error:
     text = " ".join(str(error).split())[:300]

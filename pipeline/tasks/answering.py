@@ -48,7 +48,6 @@ def _numbers(output: np.ndarray, width: int) -> np.ndarray:
   numbers = np.asarray(output, np.float64)
   if numbers.shape != (width,) or not np.isfinite(numbers).all():
     raise ValueError(
-      f"the output is {short_repr(np.asarray(output).tolist())}; expected {width} finite "
-      "numbers."
+      f"the output is {short_repr(output.tolist())}; expected {width} finite numbers."
     )
   return numbers

@@ -124,8 +124,7 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
   for place, token in enumerate(ids):
     if not 0 <= token < size:
       raise InputError(
-        f"{where}: token {place} is {token}; {tokenizer.path.name} has the ids 0 to "
-        f"{size - 1}."
+        f"{where}: token {place} is {token}; the vocabulary has the ids 0 to {size - 1}."
       )
   if (mask := document.fields.get("attention_mask")) is not None:
     return _marked(mask, len(ids), where)
@@ -137,8 +136,7 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
     end -= 1
   if padding in ids[:end]:
     raise InputError(
-      f"{where}: token {ids.index(padding)} of {end} is {padding}, which is padding. "
-      "Remove it, or give an attention_mask."
+      f"{where}: token {ids.index(padding)} of {end} is padding. Give an attention_mask."
     )
   return slice(0, end)
 
@@ -152,8 +150,7 @@ def _marked(mask: Any, length: int, where: str) -> slice | None:
     if 0 not in mask[start : start + ones]:
       return slice(start, start + ones)
   raise InputError(
-    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, 0 at "
-    "padding before or after the tokens and 1 elsewhere."
+    f"{where}: attention_mask is {short_repr(mask)}; expected {length} zeros and ones."
   )
 
 

@@ -181,8 +181,7 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
   if any(named):
     same = ", ".join(name for name, found in zip(labels, named, strict=True) if found)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}, which may be any of {same}. Write "
-      "names."
+      f"{document.where}: label is {short_repr(value)}, which may be any of {same}."
     )
   # If class names are numbers, labels match by value, never by index. If they are true and
   # false, 1 would mean both.

@@ -86,8 +86,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Windo
   for document in shard.documents:
     if (name := str(document.fields["id"])) in seen:
       raise InputError(
-        f"{document.where}: the id {short_repr(name)} is an earlier question's. Make ids "
-        "differ."
+        f"{document.where}: the id {short_repr(name)} occurs twice. Make ids differ."
       )
     seen.add(name)
     texts(document, encoder.settings)  # raises
@@ -190,8 +189,7 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
   text = document.fields["context"][start : start + len(answer)]
   if start < 0 or text != answer:
     raise InputError(
-      f"{where}: expected the answer {short_repr(answer)} at {start}; found "
-      f"{short_repr(text)}."
+      f"{where}: the answer {short_repr(answer)} is not at {start}, but {short_repr(text)}."
     )
   return answers, (start, start + len(answer))
 
@@ -235,8 +233,8 @@ def start_and_end(
     expected = len(window["input_ids"]), 2
     if np.shape(output) != expected or not np.isfinite(output).all():
       raise ValueError(
-        f"The output for question {window['example_id']} has the shape {np.shape(output)}; "
-        f"expected {expected} and finite numbers."
+        f"The output for question {window['example_id']} is {np.shape(output)}, not "
+        f"{expected}."
       )
   return [output[:, 0] for output in outputs], [output[:, 1] for output in outputs]
 

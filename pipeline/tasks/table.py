@@ -101,8 +101,7 @@ class Task:
     for field, _ in columns:
       if field not in known:
         raise InputError(
-          f"columns names {short_repr(field)}; the task {settings.task} has the fields "
-          f"{', '.join(known)}."
+          f"columns names {short_repr(field)}; {settings.task} has only {', '.join(known)}."
         )
     named = tuple(field for field, _ in columns if field in self.optional)
     optional = tuple(field for field in self.optional if field not in named)

@@ -203,7 +203,7 @@ def as_if_on(monkeypatch, device, *, wrong=()):
 @pytest.mark.parametrize(
   ("capability", "fields", "message"),
   [
-    (None, {"attention_impl": "flash"}, "no attention_impl 'flash'"),
+    (None, {"attention_impl": "flash"}, "attention_impl is 'flash'; expected xla"),
     (None, {"attention_impl": "splash"}, r"TPUs, found cpu\. Use .*, or attention_imp"),
     (None, {"attention_dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
     (None, {"positions": "alibi"}, "needs scores without a bias, found ALiBi's"),
@@ -277,11 +277,11 @@ def test_auto_passes_over_a_kernel_that_is_wrong_on_the_device(monkeypatch):
   as_if_on(monkeypatch, HOPPER, wrong=["cudnn_packed"])
   choice = attention_lib.choose(packs.small_config(**fields), [128])
   assert choice.implementation == "cudnn"
-  assert "cudnn_packed it is wrong, on this device in rows of 128 tokens" in choice.why
+  assert "cudnn_packed it is wrong, here in rows of 128 tokens" in choice.why
   as_if_on(monkeypatch, HOPPER, wrong=["cudnn_packed", "cudnn"])
   assert attention_lib.choose(packs.small_config(**fields), [128]).implementation == "xla"
   named = packs.small_config(**fields, attention_impl="cudnn")
-  with pytest.raises(AttentionError, match="cudnn it is wrong, on this device"):
+  with pytest.raises(AttentionError, match="cudnn it is wrong, here"):
     attention_lib.check(named, 128)
 
 

@@ -242,7 +242,7 @@ def test_names_of_classes_with_gaps_are_refused(altered, labels):
   assert hf.open_model(altered(PRETRAINING.name, id2label=labels)).labels == ()
   named = altered(CLASSES.name, id2label=dict(zip("012", "xyz", strict=True)))
   assert hf.open_model(named).labels == ("x", "y", "z")
-  with pytest.raises(WeightsError, match=r"id2label is .*; expected different names"):
+  with pytest.raises(WeightsError, match=r"id2label is .*; expected names for 0 to 2"):
     hf.open_model(altered(CLASSES.name, id2label=labels))
 
 
@@ -418,7 +418,7 @@ def test_export_refuses_what_it_cannot_write(tmp_path):
       hf.export_model(config, params, place)
   assert (full / "file").read_text() == "mine"
   long = Vocabulary(tuple(map(str, range(30))))
-  with pytest.raises(WeightsError, match="has 30 tokens; vocab_size is 29"):
+  with pytest.raises(WeightsError, match="has 30 tokens; expected 29"):
     hf.export_model(config, params, out, vocabulary=long)
   for fields, message in (
     ({"attention_mask": "token_type"}, "no attention_mask 'token_type'"),
@@ -503,7 +503,7 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
   ("name", "content", "message"),
   [
     ("config.json", '{"architectures": ["BertForMaskedLM"]}', "missing .*vocab_size"),
-    ("config.json", None, "expected a Hugging Face directory"),
+    ("config.json", None, "expected a model's folder"),
     ("model.safetensors", "no tensors", "cannot be read as safetensors"),
     ("vocab.txt", "\n".join((*SPECIAL, "a", "a")), "a token occurs twice"),
     ("vocab.txt", "\n".join((*SPECIAL, *map(str, range(25)))), "has 30 tokens"),

@@ -34,7 +34,7 @@ BAD_TEXT = {
 }
 BAD_FILES = {
   "numbers for text": ("a.parquet", {"text": [1, 2]}, "is int64; expected text"),
-  "tokens for text": ("a.parquet", {"text": [[1], [2]]}, "use the task tokens"),
+  "tokens for text": ("a.parquet", {"text": [[1], [2]]}, "or the task tokens"),
   "no parquet": ("a.parquet", b"PAR1 no", "is not a valid .parquet file"),
   "damaged": ("a.parquet", damaged_parquet, "is damaged after record"),
   "no arrow": ("a.arrow", b"no arrow", "is not a valid .arrow file"),
@@ -77,7 +77,7 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
       "Source stdlib has text alone; the task needs",
     ),
     (["--task=glue/nope"], "There is no task 'glue/nope'; expected one of pretraining"),
-    (["--columns=label=x"], "columns names 'label'; the task pretraining has the fields"),
+    (["--columns=label=x"], "columns names 'label'; pretraining has only text"),
     (["--columns=x"], "expected FIELD=NAME"),
     (["--documents=start:("], "not a regular expression"),
     (["--max-sequence-length=4"], "max_sequence_length is 4; expected at least 5"),

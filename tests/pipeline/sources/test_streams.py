@@ -146,7 +146,7 @@ def test_sequences_of_a_stream_resume_between_two_reads(task, tmp_path):
 @pytest.mark.parametrize("state", [7, {}, ["documents", "groups", "sequences"]])
 def test_the_state_of_a_reader_without_a_stream_is_refused(tmp_path, state):
   reader = sequences_of(RECORDS, "sentences", tmp_path)
-  with pytest.raises(packing.InputError, match="not of a stream"):
+  with pytest.raises(packing.InputError, match="Resume with its data"):
     reader.restore(state)
 
 

@@ -74,13 +74,13 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
   ("name", "content", "message"),
   [
     ("a.csv", 'a,text\n1,b\n2,"b" c\n', r"line 3 is not valid CSV .*Write it with csv or"),
-    ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"record 1 has 3 columns; the first line has 2"),
+    ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"record 1 has 3 columns; expected 2"),
     ("a.csv", "text,a,text\nb,1,c\n", r"has several columns 'text'"),
     ("a.tsv", "", r"a\.tsv is empty; expected a line for each record"),
     ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
     ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
     ("a.tsv", 'text\na\n"b\nc"\n', r"line 3: a field in quotes ends in line 4"),
-    ("a.tsv", "a\ttext\n1\tb\rc\n", r"record 1 has 1 columns; the first line has 2"),
+    ("a.tsv", "a\ttext\n1\tb\rc\n", r"record 1 has 1 columns; expected 2"),
     ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .csv"),
   ],
 )

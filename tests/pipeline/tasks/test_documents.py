@@ -54,8 +54,8 @@ def test_tokens_are_not_changed(make):
 @pytest.mark.parametrize(
   ("row", "message"),
   [
-    ({"input_ids": [5, 99]}, r"token 1 is 99; vocab\.txt has the ids 0 to 28"),
-    ({"input_ids": [5, 0, 6, 0]}, r"token 1 of 3 is 0, which is padding"),
+    ({"input_ids": [5, 99]}, r"token 1 is 99; the vocabulary has the ids 0 to 28"),
+    ({"input_ids": [5, 0, 6, 0]}, r"token 1 of 3 is padding"),
     ({"input_ids": [5, 0.5]}, r"expected a list of integers"),
     ({"input_ids": [5, 6], "token_type_ids": [1, 0]}, r"zeros and then ones"),
     ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers"),
@@ -209,7 +209,7 @@ def test_an_attention_mask_says_what_is_padding(make):
   assert sequences(store) == [[7, 8, 0], [9, 5], [6]]
   assert store.first_type_lengths.tolist() == [3, 1, 1]
   for mask in ([1, 0, 1], [1, 1], [1, 1, 2], [[1], 1, 1], "111"):
-    with pytest.raises(InputError, match=r"expected 3 numbers, 0 at padding"):
+    with pytest.raises(InputError, match=r"expected 3 zeros and ones"):
       make("tokens", [{"input_ids": [5, 6, 7], "attention_mask": mask}])
 
 
