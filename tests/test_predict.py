@@ -397,7 +397,7 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
   ("task", "options", "message"),
   [
     ("pretraining", "", "a BertForPreTraining, which cannot answer examples. Give --embed"),
-    ("classification", "--task squad", "does not fit sequence_classification; classif"),
+    ("classification", "--task squad", "does not fit sequence_classification; cla"),
     ("classification", "--task regression", "gives 3 numbers; regression takes one"),
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
     (

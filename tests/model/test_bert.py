@@ -101,7 +101,7 @@ def test_patches_of_images_are_packed_as_well():
 
 
 def test_rows_without_positions_are_refused():
-  with pytest.raises(ValueError, match="rows of 13 need as many max_position_embeddings"):
+  with pytest.raises(ValueError, match="Rows of 13 tokens need as many"):
     make_model(position_reset=False, max_position_embeddings=12)(make_batch())
 
 
