@@ -165,20 +165,22 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     default = others[0] if others else usual
     _refuse_unless(path, name, value.get(name, default), (*others, dropout))
   names: tuple[str, ...] = ()
-  if family is not _GPT2:
-    names = _read_classes(path, value, fields, family.heads[architectures[0]])
-  if family is _BERT:
-    fields["next_sentence"] = architectures != ["BertForMaskedLM"]
-  elif family is _MODERN_BERT:
-    fields |= _read_layers(path, value)
-  else:
-    fields["positions"] = "learned"
-    if fields.get("intermediate_size") is None:
-      width = value.get("n_embd")  # if it is no number, it is refused as hidden_size
-      fields["intermediate_size"] = 4 * width if isinstance(width, int) else 0
   try:
+    if family is not _GPT2:
+      names = _read_classes(path, value, fields, family.heads[architectures[0]])
+    if family is _BERT:
+      fields["next_sentence"] = architectures != ["BertForMaskedLM"]
+    elif family is _MODERN_BERT:
+      fields |= _read_layers(path, value)
+    else:
+      fields["positions"] = "learned"
+      if fields.get("intermediate_size") is None:
+        width = value.get("n_embd")  # if it is no number, it is refused as hidden_size
+        fields["intermediate_size"] = 4 * width if isinstance(width, int) else 0
     return family.heads[architectures[0]], family.config_type(**fields), names
-  except (TypeError, ValueError) as error:
+  except WeightsError:
+    raise
+  except (TypeError, ValueError, AttributeError) as error:
     raise WeightsError(f"{path}: {error} Correct it.") from error
 
 
@@ -213,11 +215,6 @@ def _read_layers(path: pathlib.Path, value: dict) -> dict:
     "local_base": value.get("local_rope_theta", default.local_base),
   }
   layers, rotary = value.get("layer_types"), value.get("rope_parameters") or {}
-  parts = rotary.values() if isinstance(rotary, dict) else [rotary]
-  if not all(isinstance(part, dict | None) for part in parts):
-    raise WeightsError(
-      f"{path}: rope_parameters is {json.dumps(rotary)}; expected objects."
-    )
   if isinstance(layers, list):
     others = range(1, len(layers))
     fields["global_every"] = next((n for n in others if layers[n] == _GLOBAL), len(layers))

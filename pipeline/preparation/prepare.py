@@ -114,10 +114,7 @@ def _specs(settings: DatasetSettings) -> dict[str, str]:
 
 
 def _exists(directory: pathlib.Path) -> bool:
-  try:
-    return (directory.is_dir() and any(directory.iterdir())) or directory.is_file()
-  except OSError as error:
-    raise InputError(f"{directory} cannot be read: {error}.") from error
+  return (directory.is_dir() and any(directory.iterdir())) or directory.is_file()
 
 
 @contextlib.contextmanager

@@ -202,16 +202,9 @@ def _cells(
 def _is_text(kind: pa.DataType) -> bool:
   if pa.types.is_dictionary(kind):
     kind = kind.value_type
-  texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-  return any(is_text(kind) for is_text in texts)
+  return str(kind) in ("string", "large_string", "string_view")
 
 
 def _is_tokens(kind: pa.DataType) -> bool:
-  lists = (
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_list_view,
-    pa.types.is_large_list_view,
-    pa.types.is_fixed_size_list,
-  )
-  return any(is_list(kind) for is_list in lists) and pa.types.is_integer(kind.value_type)
+  of = getattr(kind, "value_type", None)  # of lists of any kind
+  return of is not None and pa.types.is_integer(of) and not pa.types.is_dictionary(kind)

@@ -158,13 +158,11 @@ def _first_type_length(document: Document, kept: slice) -> int:
   types, length = document.fields.get("token_type_ids"), kept.stop - kept.start
   if types is None:
     return length
-  if not isinstance(types, list) or len(types) < kept.stop:
-    expected = f"{kept.stop} numbers, one for each token"
-  else:
-    ones = types[kept].count(1)
-    if types[kept] == [0] * (length - ones) + [1] * ones:
-      return length - ones
-    expected = "zeros and then ones"
-  raise InputError(
-    f"{document.where}: token_type_ids is {short_repr(types)}; expected {expected}."
-  )
+  inside = types[kept] if isinstance(types, list) else []
+  ones = inside.count(1)
+  if inside != [0] * (length - ones) + [1] * ones:
+    raise InputError(
+      f"{document.where}: token_type_ids is {short_repr(types)}; expected {length} "
+      "numbers, zeros and then ones."
+    )
+  return length - ones

@@ -13,10 +13,9 @@ import time
 import pytest
 
 import packing
-from packing.files import whole_path
 from pipeline.__main__ import main
 from pipeline.dataset import open_dataset
-from pipeline.preparation import beam, shard_files, workers
+from pipeline.preparation import shard_files, workers
 from pipeline.preparation import write as writing
 from pipeline.preparation.prepare import prepare
 from pipeline.preparation.shard_files import ShardWork, write_shard
@@ -89,19 +88,6 @@ def test_two_processes_make_one_dataset(corpus, reference, tmp_path):
   assert [process.returncode for process in both] == [0, 0], outputs
   assert contents(tmp_path / "d") == contents(reference.directory)
   assert [path.name for path in tmp_path.iterdir()] == ["d"]
-
-
-def test_a_file_gets_its_name_when_it_is_whole_and_on_disk(tmp_path, monkeypatch):
-  synced = []
-  monkeypatch.setattr(os, "fsync", lambda _: synced.append(list(tmp_path.glob("[!.]*"))))
-  with contextlib.suppress(OSError), whole_path(tmp_path / "a") as partial:
-    partial.write_text("half")
-    raise OSError("The disk is full")
-  assert not list(tmp_path.iterdir())
-  with whole_path(tmp_path / "a") as partial:
-    partial.write_text("whole")
-  assert synced == [[]]  # once, before it had its name
-  assert contents(tmp_path) == {"a": b"whole"}
 
 
 def count_shards(patch, *, fails_at=None) -> list:
@@ -298,15 +284,3 @@ def test_a_shard_that_is_damaged_at_the_end_makes_no_dataset(corpus, reference, 
     damage(path, how)
     with pytest.raises(packing.InputError, match=rf"{path.name} is missing or was alter"):
       open_dataset(dataset.directory)
-
-
-def test_a_beam_worker_writes_only_missing_shards(corpus, tmp_path):
-  options = settings(corpus), str(corpus / "vocab"), str(tmp_path)
-  path = tmp_path / f"{SHARD.name}.arrow"
-  inodes = []
-  for _ in range(3):
-    beam._write(SHARD, *options)
-    inodes.append(path.stat().st_ino)
-    if len(inodes) == 2:
-      damage(path, "cut")
-  assert inodes[0] == inodes[1] != inodes[2]

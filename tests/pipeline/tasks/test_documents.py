@@ -58,7 +58,7 @@ def test_tokens_are_not_changed(make):
     ({"input_ids": [5, 0, 6, 0]}, r"token 1 of 3 is padding"),
     ({"input_ids": [5, 0.5]}, r"expected a list of integers"),
     ({"input_ids": [5, 6], "token_type_ids": [1, 0]}, r"zeros and then ones"),
-    ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers"),
+    ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers, zeros and"),
     ({"input_ids": [5] * 17}, r"A sequence has 17 tokens; expected at most 16"),
     ({"input_ids": [5], "label": "x"}, r"label is 'x'; expected a 32-bit int"),
     ({"input_ids": [5], "label": 3_000_000_000}, r"label is 3000000000; expected a 32-b"),

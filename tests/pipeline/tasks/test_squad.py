@@ -83,12 +83,6 @@ def test_an_answer_may_end_with_its_window(ask, answer, places):
   assert [(w["start_position"], w["end_position"]) for w in found] == places
 
 
-def test_a_much_longer_window_outweighs_one_more_token_of_context():
-  spans = [(0, 300), (278, 100)]  # as BERT has it, 200 tokens count as 2 of context
-  assert squad._widest(spans, 289) == 0  # 10 to its end; 11 after the second's start
-  assert squad._widest(spans, 290) == 1  # 9 and 12
-
-
 def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
   _, windows = ask(question("bc"))
   assert len(windows) > 3
