@@ -206,7 +206,6 @@ def main(arguments: list[str] | None = None):
       plan,
       batch_size=size,
       masking=masking,
-      options={"open_packs": 64, "look_ahead": 64},
     )
     ways = {
       OURS: map(loader().__getitem__, itertools.count()),

@@ -6,8 +6,7 @@ import functools
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -101,11 +100,10 @@ class OnlineBatches(Iterator[PackedBatch]):
       and depth.
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
-    options: options of `packing.OnlinePacker`, such as `open_packs`.
     process_index, process_count: which block of each batch to make, from 0.
 
   Raises:
-    InputError: the processes do not divide the batch, or an option is out of range.
+    InputError: the processes do not divide the batch, or a number is out of range.
   """
 
   def __init__(
@@ -115,7 +113,6 @@ class OnlineBatches(Iterator[PackedBatch]):
     *,
     batch_size: int,
     masking: Masking | None,
-    options: Mapping[str, int] = MappingProxyType({}),
     process_index: int = 0,
     process_count: int = 1,
   ):
@@ -128,7 +125,6 @@ class OnlineBatches(Iterator[PackedBatch]):
       row_length=geometry.capacity,
       max_sequences_per_pack=plan.packing_depth,
       shortest=int(geometry.sizes(1)),
-      **options,
     )
     self._state = {
       "step": 0,

@@ -55,12 +55,7 @@ def make_plan(
 
 
 def online_plan(
-  lengths: np.ndarray,
-  histogram: packing.Histogram,
-  geometry: Geometry,
-  *,
-  seed: int,
-  **options: Any,
+  lengths: np.ndarray, histogram: packing.Histogram, geometry: Geometry, *, seed: int
 ) -> packing.Plan:
   """The packs that an online packer makes of the first epoch, all closed at its end.
 
@@ -69,13 +64,11 @@ def online_plan(
     histogram: of the same lengths.
     geometry: the geometry of the rows.
     seed: selects the order in which the epoch is read.
-    options: options of `packing.OnlinePacker`.
   """
   packer = packing.OnlinePacker(
     row_length=geometry.capacity,
     max_sequences_per_pack=geometry.max_sequences_per_pack,
     shortest=int(geometry.sizes(1)),
-    **options,
   )
   lengths = lengths[epoch_order(lengths.size, seed, 0)]
   packs = collections.Counter(
@@ -88,7 +81,6 @@ def online_plan(
     strategies=strategies,
     repeat_counts=np.array([packs[strategy] for strategy in strategies]),
     algorithm=ONLINE,
-    details=dict(options),
     **dataclasses.asdict(geometry),
   )
 

@@ -13,7 +13,6 @@ from pipeline.batches.plans import epoch_order, online_plan
 from tests.pipeline.batches.test_batches import MASKING, assert_same, masked, masked_of
 
 EPOCHS = 5  # more than are read
-OPTIONS = {"open_packs": 5, "look_ahead": 3}
 SPACED = {"row_length": 100, "length_multiple": 8, "separator_tokens": 3}
 PLAIN = {"row_length": 61, "length_multiple": 1, "separator_tokens": 0}
 
@@ -21,7 +20,7 @@ PLAIN = {"row_length": 61, "length_multiple": 1, "separator_tokens": 0}
 def make_plan(store, rows, depth=3):
   histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=43)
   geometry = Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **rows)
-  return online_plan(store.lengths, histogram, geometry, seed=3, **OPTIONS)
+  return online_plan(store.lengths, histogram, geometry, seed=3)
 
 
 def make_batches(store, rows=PLAIN, *, masking=MASKING, seed=3, batch_size=4, **options):
@@ -30,7 +29,6 @@ def make_batches(store, rows=PLAIN, *, masking=MASKING, seed=3, batch_size=4, **
     make_plan(store, rows),
     batch_size=batch_size,
     masking=masking,
-    options=OPTIONS,
     **options,
   )
 
@@ -81,13 +79,12 @@ def test_rows_are_those_of_make_row_and_masks_those_of_their_epoch(store, rows):
 def test_the_plan_is_what_a_packer_makes_of_the_first_epoch(store):
   plan = make_plan(store, SPACED)
   assert plan.algorithm == "online"
-  assert plan.details == OPTIONS
   assert plan.packing_depth <= 3
   batches = make_batches(store, SPACED, batch_size=1, masking=None)
-  ids = np.concatenate([b["sequence_ids"] for b in take(batches, plan.num_packs - 9)])
+  ids = np.concatenate([b["sequence_ids"] for b in take(batches, 9)])
   lengths = np.where(ids >= 0, store.lengths[ids], 0)
   made = {tuple(sorted(row[row > 0].tolist())) for row in lengths}
-  assert len(made & set(plan.strategies)) > 0.9 * len(made)
+  assert made <= set(plan.strategies)
 
 
 def test_it_resumes_after_any_batch_with_the_same_bits(store):
@@ -104,10 +101,10 @@ def test_it_resumes_after_any_batch_with_the_same_bits(store):
 
 
 class Ending(ShuffledSequences):
-  """Gives all that is left of 150 sequences at once, and ends."""
+  """Gives all that is left of 200 sequences at once, and ends."""
 
   def read(self):
-    groups = itertools.islice(super().read(), 150 - self.state())
+    groups = itertools.islice(super().read(), 200 - self.state())
     if examples := [example for group in groups for example in group]:
       yield examples
 
@@ -116,7 +113,7 @@ def test_it_resumes_with_the_same_bits_after_the_last_sequence_was_read(store):
   def make():
     plan = make_plan(store, PLAIN)
     reader = Ending(store, seed=3)
-    return OnlineBatches(reader, plan, batch_size=4, masking=MASKING, options=OPTIONS)
+    return OnlineBatches(reader, plan, batch_size=4, masking=MASKING)
 
   whole = make()
   states, expected = [], []
@@ -171,7 +168,7 @@ class Failing(ShuffledSequences):
 
 def test_iteration_fails_with_the_reader_and_keeps_what_waits(store):
   plan, reader = make_plan(store, PLAIN), Failing(store, seed=0)
-  batches = OnlineBatches(reader, plan, batch_size=4, masking=None, options=OPTIONS)
+  batches = OnlineBatches(reader, plan, batch_size=4, masking=None)
   made: list[dict] = []
   with pytest.raises(OSError, match="the disk is gone"):
     made.extend(batches)
