@@ -38,6 +38,9 @@ def test_pairs_turn_by_angles_that_fall_with_the_base():
     expected = number * np.exp(5j * 20 ** (-2 * pair / 6))
     found = complex(turned[pair], turned[pair + 3])
     assert found == pytest.approx(expected, rel=1e-5)
+  half = jnp.asarray(x, jnp.bfloat16)  # the angles stay in float32
+  far, near = (rotate(h, jnp.array([[1001]]), 20.0) for h in (half, half.astype("f4")))
+  np.testing.assert_allclose(far.astype("f4"), near, atol=0.02)
 
 
 def test_the_second_half_is_the_gate():
