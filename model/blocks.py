@@ -206,13 +206,9 @@ class Layer(nnx.Module):
       self.place(heads(self.key(x)), rows),
       heads(self.value(x)),
       rows.segment_ids,
+      spec=config.attention_of(self.number),
       implementation=config.attention_impl,
-      mask=config.attention_mask,
-      causal=config.CAUSAL,
-      window=config.window_of(self.number),
-      slopes=config.slopes,
       max_segments=rows.max_segments,
-      dropout_rate=config.attention_dropout_rate,
       dropout_key=keys[0],
     ).reshape(x.shape)
     return dropout(self.attention_output(attended), config.dropout_rate, keys[1])

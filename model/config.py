@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,25 @@ SIZES = {
 HEAD_SIZE = 64  # in all of these sizes and in GPT-2's
 _MOST = 2**31 - 1  # ids and positions are int32
 _LARGEST = 1e38  # in float32
+
+
+class AttentionSpec(NamedTuple):
+  """Which attention a layer computes.
+
+  Attributes:
+    mask: a key of `ATTENTION_MASKS`. With "token_type", ids differ by token type, too, so
+      tokens with one id may have others between them.
+    causal: whether a token sees only itself and the tokens before it.
+    window: how far a token sees, in tokens to either side; None for no limit.
+    slopes: the slopes of ALiBi's bias, from `alibi_slopes`; None for no bias.
+    dropout_rate: the dropout rate of the attention probabilities.
+  """
+
+  mask: str = "segment"
+  causal: bool = False
+  window: int | None = None
+  slopes: tuple[float, ...] | None = None
+  dropout_rate: float = 0.0
 
 
 def fastest_dtype() -> jnp.dtype:
@@ -153,6 +172,11 @@ class ModelConfig:
     """How far a token sees to either side in this layer; None for its whole sequence."""
     del layer
     return None
+
+  def attention_of(self, layer: int) -> AttentionSpec:
+    """The attention of a layer, by its number from 0."""
+    rate, window = self.attention_dropout_rate, self.window_of(layer)
+    return AttentionSpec(self.attention_mask, self.CAUSAL, window, self.slopes, rate)
 
   @property
   def residual_range(self) -> float:

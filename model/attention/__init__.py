@@ -23,7 +23,7 @@ import numpy as np
 
 from model.attention import kernels, proof
 from model.attention.kernels import AttentionError, Needs
-from model.config import ModelConfig
+from model.config import AttentionSpec, ModelConfig
 from model.dropout import dropout
 from model.masks import near, packed_attention_mask, padding_attention_mask
 from packing.testing import TOLERANCES
@@ -73,13 +73,9 @@ def attention(
   value: jax.Array,
   segment_ids: jax.Array,
   *,
+  spec: AttentionSpec | None = None,
   implementation: str = "auto",
-  mask: str = "segment",
-  causal: bool = False,
-  window: int | None = None,
-  slopes: Sequence[float] | None = None,
   max_segments: int | None = None,
-  dropout_rate: float = 0.0,
   dropout_key: jax.Array | None = None,
 ) -> jax.Array:
   """Scaled dot-product attention within each sequence of a pack.
@@ -90,15 +86,10 @@ def attention(
   Args:
     query, key, value: [B, S, N, H].
     segment_ids: int32[B, S]; 1, 2, ... numbers the sequences from the left, 0 is padding.
+    spec: which tokens a token sees, the bias of the scores, and the dropout; None for the
+      default.
     implementation: a key of `IMPLEMENTATIONS`, or "auto" for the `fastest`.
-    mask: "segment"; "token_type", the same for ids that differ by token type, too, so that
-      tokens with one id may have others between them; or "none", with which a token sees
-      every real token of its row.
-    causal: whether a token sees only itself and the tokens before it.
-    window: how far a token sees, in tokens to either side; None for no limit.
-    slopes: the slopes of ALiBi's bias, from `alibi_slopes`; None for no bias.
     max_segments: the largest possible segment id; `cudnn_packed` needs it.
-    dropout_rate: the dropout rate of the attention probabilities.
     dropout_key: a PRNG key; None for no dropout.
 
   Returns:
@@ -108,77 +99,52 @@ def attention(
     AttentionError: the implementation does not support the dropout, the bias, the window,
       the dtype, the shape or the device.
   """
-  dropout_rate = 0.0 if dropout_key is None else dropout_rate
-  needs = Needs(
-    query.dtype.name,
-    head_size=query.shape[-1],
-    row_length=query.shape[1],
-    dropout_rate=dropout_rate,
-    causal=causal,
-    window=window,
-    alibi=slopes is not None,
-  )
+  spec = spec or AttentionSpec()
+  if dropout_key is None:
+    spec = spec._replace(dropout_rate=0.0)
+  needs = Needs(query.dtype.name, query.shape[-1], query.shape[1], spec)
   if implementation == "auto":
-    has_offsets = mask == "segment" and max_segments is not None
+    has_offsets = spec.mask == "segment" and max_segments is not None
     implementation = fastest([needs], has_offsets=has_offsets).implementation
   else:
     check_layer(implementation, needs)
-  return _attend(
-    implementation,
-    *(query, key, value, segment_ids),
-    mask=mask,
-    causal=causal,
-    window=window,
-    slopes=slopes,
-    max_segments=max_segments,
-    dropout={"dropout_rate": dropout_rate, "dropout_key": dropout_key},
-  )
+  arrays = query, key, value, segment_ids
+  return _attend(implementation, spec, max_segments, dropout_key, *arrays)
 
 
 def _attend(
   implementation: str,
-  query,
-  key,
-  value,
-  segment_ids,
-  *,
-  mask: str = "segment",
-  causal: bool,
-  window: int | None,
-  slopes: Sequence[float] | None,
+  spec: AttentionSpec,
   max_segments: int | None,
-  dropout,
+  dropout_key: jax.Array | None,
+  *arrays: jax.Array,
 ) -> jax.Array:
   """`attention`, without its checks."""
-  row_length = query.shape[1]
+  query, key, value, segment_ids = arrays
+  causal, window, row_length = spec.causal, spec.window, query.shape[1]
+  dropout = {"dropout_rate": spec.dropout_rate, "dropout_key": dropout_key}
   if window is not None and not kernels.is_local(implementation):
     implementation = "xla"
-  bias = None if slopes is None else alibi_bias(slopes, row_length)
+  bias = None if spec.slopes is None else alibi_bias(spec.slopes, row_length)
   by_window = bias is None and window_pairs(row_length, window) < row_length**2
   if implementation == "xla" and not by_window:
-    allowed_by = padding_attention_mask if mask == "none" else packed_attention_mask
+    is_open = spec.mask == "none"
+    allowed_by = padding_attention_mask if is_open else packed_attention_mask
     allowed = allowed_by(segment_ids)
     if causal or window is not None:
       places = jnp.arange(row_length)
       allowed &= near(places, places, window, causal=causal)[None, None]
     return dot_product_attention(query, key, value, allowed, bias=bias, **dropout)
-  if mask == "none":
+  if spec.mask == "none":
     segment_ids, max_segments = (segment_ids > 0).astype(jnp.int32), 1
+  arrays = query, key, value, segment_ids
   if implementation == "xla":
     assert window is not None
-    return _local_attention(
-      query, key, value, segment_ids, window, causal=causal, **dropout
-    )
+    return _local_attention(*arrays, window, causal=causal, **dropout)
   options: dict = {} if bias is None else {"bias": bias.astype(query.dtype)}
   if window is not None:
     options["window"] = window
-  return kernels.attend(
-    implementation,
-    *(query, key, value, segment_ids),
-    max_segments,
-    causal=causal,
-    **options,
-  )
+  return kernels.attend(implementation, *arrays, max_segments, causal=causal, **options)
 
 
 def window_pairs(row_length: int, window: int | None) -> int:
@@ -325,9 +291,10 @@ def check_layer(implementation: str, needs: Needs):
   kernel = kernels.KERNELS.get(implementation)
   if kernel is None or kernel.platform is None:
     return  # plain JAX, proven by the tests
-  if needs.window is not None and not kernel.takes_window:
+  if needs.spec.window is not None and not kernel.takes_window:
     return  # xla computes this layer
-  if why := _disagreement(implementation, needs._replace(dropout_rate=0.0)):
+  spec = needs.spec._replace(mask="segment", dropout_rate=0.0)
+  if why := _disagreement(implementation, needs._replace(spec=spec)):
     raise AttentionError(
       f"attention_impl={implementation} {why}, here in rows of {needs.row_length} tokens. "
       "Set another row length, or attention_impl=xla."
@@ -355,41 +322,21 @@ def difference_from_xla(implementation: str, needs: Needs) -> float:
     implementation: a key of `IMPLEMENTATIONS`.
     needs: what a layer needs; `xla` gets the same numbers in float32.
   """
-
-  def attend(name: str):
-    return functools.partial(
-      _attend,
-      name,
-      causal=needs.causal,
-      window=needs.window,
-      slopes=alibi_slopes(proof.NUM_HEADS) if needs.alibi else None,
-      max_segments=proof.MAX_SEGMENTS,
-      dropout={},
-    )
-
-  return proof.difference(
-    attend(implementation),
-    attend("xla"),
-    dtype=needs.dtype,
-    row_length=needs.row_length,
-    head_size=needs.head_size,
+  slopes = needs.spec.slopes and alibi_slopes(proof.NUM_HEADS)
+  spec = needs.spec._replace(slopes=slopes)
+  ours, theirs = (
+    functools.partial(_attend, name, spec, proof.MAX_SEGMENTS, None)
+    for name in (implementation, "xla")
   )
+  sizes = {"row_length": needs.row_length, "head_size": needs.head_size}
+  return proof.difference(ours, theirs, dtype=needs.dtype, **sizes)
 
 
 def needs_of(config: ModelConfig, row_length: int) -> list[Needs]:
   """What the layers of a model need, in rows of `row_length` tokens; equal ones once."""
-  return [
-    Needs(
-      jnp.dtype(config.dtype).name,
-      head_size=config.hidden_size // config.num_heads,
-      row_length=row_length,
-      dropout_rate=config.attention_dropout_rate,
-      causal=config.CAUSAL,
-      window=window,
-      alibi=config.slopes is not None,
-    )
-    for window in dict.fromkeys(map(config.window_of, range(config.num_layers)))
-  ]
+  head_size = config.hidden_size // config.num_heads
+  specs = dict.fromkeys(map(config.attention_of, range(config.num_layers)))
+  return [Needs(config.dtype.name, head_size, row_length, spec) for spec in specs]
 
 
 def check(config: ModelConfig, row_length: int):

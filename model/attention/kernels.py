@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from model.attention.block_attention import BLOCK, block_attention
-from model.config import compute_capability
+from model.config import AttentionSpec, compute_capability
 from model.masks import near
 
 
@@ -270,19 +270,13 @@ class Needs(NamedTuple):
     dtype: the name of the dtype of query, key and value.
     head_size: H.
     row_length: S, in tokens.
-    dropout_rate: the dropout rate of the attention probabilities.
-    causal: whether a token sees only itself and the tokens before it.
-    window: how far a token sees, in tokens to either side; None for no limit.
-    alibi: whether ALiBi's bias is added to the scores.
+    spec: the attention.
   """
 
   dtype: str
   head_size: int
   row_length: int
-  dropout_rate: float = 0.0
-  causal: bool = False
-  window: int | None = None
-  alibi: bool = False
+  spec: AttentionSpec = AttentionSpec()
 
 
 def runs_here(implementation: str) -> bool:
@@ -316,14 +310,13 @@ def check(implementation: str, needs: Needs):
     here = f"{device.device_kind} of compute capability {compute_capability(device)}"
   requirements = (
     (
-      needs.dropout_rate == 0,
-      f"an attention dropout of 0, found {needs.dropout_rate}: the kernel takes no dropout "
-      "key. Set attention_dropout_rate=0",
+      not needs.spec.dropout_rate,
+      f"an attention dropout of 0, found {needs.spec.dropout_rate}. Set "
+      "attention_dropout_rate=0",
     ),
     (
-      kernel.takes_bias or not needs.alibi,
-      "scores without a bias, found ALiBi's: the kernel cannot add it. Set "
-      "positions=learned",
+      kernel.takes_bias or needs.spec.slopes is None,
+      "scores without a bias, found ALiBi's. Set positions=learned",
     ),
     (
       runs_here(implementation),

@@ -9,12 +9,12 @@ import pytest
 from model import attention as attention_lib
 from model.attention import (
   alibi_slopes,
-  attention,
   dot_product_attention,
   kernels,
 )
 from model.attention.block_attention import BLOCK, possible_widths, visits
 from model.attention.kernels import AttentionError
+from model.config import AttentionSpec
 from model.masks import (
   near,
   packed_attention_mask,
@@ -25,6 +25,12 @@ from training.mesh import make_mesh, split_rows
 
 ROW_LENGTH = 128  # the smallest that splash takes
 ROWS = [[128], [50, 50, 21], [2] * 7, [100, 1], []]
+
+
+def attention(*arrays, **options):
+  """`model.attention.attention`, with the fields of its spec among the options."""
+  fields = {name: options.pop(name) for name in AttentionSpec._fields if name in options}
+  return attention_lib.attention(*arrays, spec=AttentionSpec(**fields), **options)
 
 
 def make_inputs(dtype, head_size=10):

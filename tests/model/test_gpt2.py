@@ -10,6 +10,7 @@ import pytest
 
 from model import Gpt2, blocks
 from model.attention import alibi_slopes, attention
+from model.config import AttentionSpec
 from tests import packs
 
 
@@ -54,10 +55,10 @@ def attention_by_hand(query, key, value, segment_ids, *, mask="segment"):
 @pytest.mark.parametrize("mask", ["segment", "none"])
 def test_attention_equals_loops(mask):
   segment_ids = np.array([[1, 1, 1, 2, 2, 3, 0], [1] * 7])
-  options = {"mask": mask, "causal": True, "slopes": alibi_slopes(3)}
+  spec = AttentionSpec(mask, causal=True, slopes=alibi_slopes(3))
   with jax.enable_x64(True):
     query, key, value = np.random.default_rng(0).standard_normal((3, 2, 7, 3, 5))
-    found = np.asarray(attention(query, key, value, segment_ids, **options))
+    found = np.asarray(attention(query, key, value, segment_ids, spec=spec))
   real = segment_ids > 0
   expected = attention_by_hand(query, key, value, segment_ids, mask=mask)
   np.testing.assert_allclose(found[real], expected[real], rtol=1e-12)
