@@ -271,27 +271,10 @@ def test_what_a_wider_vocabulary_adds_is_not_exported(tmp_path):
 # ---- what older and larger files look like -----------------------------------------------
 
 
-@pytest.fixture
-def altered(tmp_path):
-  """Copies a golden directory, changes its config and its tensors, and returns the copy."""
-
-  def alter(architecture=TAGS, change=None, **fields):
-    folder = tmp_path / "copy"
-    shutil.copytree(GOLDEN / architecture, folder, dirs_exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config_of(folder) | fields))
-    if change:
-      tensors = tensors_of(folder)
-      change(tensors)
-      safetensors.numpy.save_file(tensors, folder / "model.safetensors")
-    return folder
-
-  return alter
-
-
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_half_precision_becomes_float32(altered, dtype):
   full = imported(GOLDEN / TAGS)[1]
-  folder = altered(change=lambda ts: ts.update({k: v.astype(dtype) for k, v in ts.items()}))
+  folder = altered(TAGS, lambda ts: ts.update({k: v.astype(dtype) for k, v in ts.items()}))
   half = imported(folder)[1]
   assert {x.dtype for x in jax.tree.leaves(half)} == {np.dtype("float32")}
   rounded = jax.tree.map(lambda x: np.asarray(x).astype(dtype).astype("float32"), full)
@@ -299,7 +282,7 @@ def test_half_precision_becomes_float32(altered, dtype):
 
 
 def test_parts_with_an_index_are_read(altered):
-  folder = altered()
+  folder = altered(TAGS)
   whole, tensors = imported(folder)[1], tensors_of(folder)
   (folder / "model.safetensors").unlink()
   names = sorted(tensors)
@@ -321,7 +304,7 @@ def test_parts_with_an_index_are_read(altered):
 def test_a_pooler_that_the_head_does_not_read_is_ignored(altered):
   pooler = {"weight": np.zeros((14, 14)), "bias": np.zeros(14)}
   more = {f"bert.pooler.dense.{name}": x for name, x in pooler.items()}
-  assert "pooler" not in imported(altered(change=lambda ts: ts.update(more)))[1]
+  assert "pooler" not in imported(altered(TAGS, lambda ts: ts.update(more)))[1]
 
 
 def test_a_masked_lm_file_with_both_heads_keeps_both(altered):
@@ -360,7 +343,7 @@ def test_a_config_that_is_not_supported_is_refused_by_name(
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
 def test_a_file_that_is_nested_too_deeply_is_refused(altered, name):
-  folder = altered()
+  folder = altered(TAGS)
   if name != "config.json":
     (folder / "model.safetensors").unlink()
   (folder / name).write_text("[" * 200_000)
@@ -408,7 +391,7 @@ def test_a_head_that_is_a_copy_is_read(altered):
 
 
 def test_pickles_are_not_opened(altered):
-  folder = altered()
+  folder = altered(TAGS)
   (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
   with pytest.raises(WeightsError, match=r"has pytorch_model\.bin .*save_pretrained"):
     imported(folder)
@@ -486,7 +469,7 @@ NEW = dict.fromkeys(FLAGS, False) | {"content": "new", "id": 6}
 
 
 def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
-  folder = altered()
+  folder = altered(TAGS)
   assert hf.open_model(folder).vocabulary is None
   (folder / "vocab.txt").write_text("\n".join(SPECIAL) + "\na\u2028b\n", encoding="utf-8")
   assert hf.open_model(folder).vocabulary == Vocabulary((*SPECIAL, "a\u2028b"))
@@ -520,7 +503,7 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
   ],
 )
 def test_files_of_another_kind_are_refused(altered, name, content, message):
-  folder = altered()
+  folder = altered(TAGS)
   if name in ("tokenizer_config.json", "added_tokens.json"):
     (folder / "vocab.txt").write_text("\n".join(SPECIAL))
   path = folder / name
