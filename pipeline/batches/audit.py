@@ -39,7 +39,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     AuditError: something is wrong.
   """
   store, plan = loader.store, loader.plan
-  seen = np.zeros(len(store), bool)
+  seen = np.zeros(len(store), np.int8)  # how often each sequence came
   counts = dict.fromkeys(("batches", "rows", "sequences", "tokens", "masked_tokens"), 0)
   depths = np.zeros(plan.packing_depth + 1, np.int64)
   contract = _contract(loader)
@@ -55,8 +55,10 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     _check_rows(batch, loader, first_row=counts["rows"])
     ids = batch["sequence_ids"]
     used = ids >= 0
-    _check_new(ids[used], seen)
-    seen[ids[used]] = True
+    np.add.at(seen, ids[used], 1)
+    if (again := seen[ids[used]] > 1).any():
+      number = ids[used][again.argmax()]
+      raise AuditError(f"Sequence {number} occurs twice; expected each once an epoch.")
     depths_here = used.sum(axis=1)
     if (depths_here == 0).any() and epoch is not None:
       row = counts["rows"] + int((depths_here == 0).argmax())
@@ -71,7 +73,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
 
   if not seen.all():
     raise AuditError(
-      f"{(~seen).sum()} sequences are missing; the first is number {(~seen).argmax()}."
+      f"{(seen == 0).sum()} sequences are missing; the first is {seen.argmin()}."
     )
   certificate = plan.certificate()
   packs_by_depth = {n: int(depths[n]) for n in range(1, depths.size) if depths[n]}
@@ -122,16 +124,6 @@ def _global_batches(loader: PackedLoader, epoch: int | None) -> Iterator[PackedB
     rows = loader.epochs_of(step) == epoch
     batch = joined(block[step] for block in blocks)
     yield {name: field[rows] for name, field in batch.items()}
-
-
-def _check_new(ids: np.ndarray, seen: np.ndarray):
-  """Checks that no sequence occurred in an earlier batch, or twice in this one."""
-  again = ids[seen[ids]]
-  if not again.size:
-    ordered = np.sort(ids)
-    again = ordered[1:][ordered[1:] == ordered[:-1]]
-  if again.size:
-    raise AuditError(f"Sequence {again[0]} occurs twice; expected each once an epoch.")
 
 
 def _row(

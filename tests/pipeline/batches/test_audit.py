@@ -158,7 +158,7 @@ def test_other_broken_orders_are_seen(store):
   for kind, options, message in (
     (altered(lambda batch: first, step=2), {}, "occurs twice"),
     (SameBlock, {"process_count": 2}, "occurs twice"),
-    (altered(lose_a_sequence), {"masking": None}, "1 of 211 sequences are missing"),
+    (altered(lose_a_sequence), {"masking": None}, "1 sequences are missing"),
   ):
     with pytest.raises(AuditError, match=message):
       audit(make_loader(store, kind, **options))
@@ -170,7 +170,7 @@ def test_packs_that_are_not_those_of_the_plan_are_seen(store, monkeypatch):
   planned = certificate.packs_by_depth | {1: certificate.packs_by_depth[1] + 1}
   other = dataclasses.replace(certificate, packs_by_depth=planned)
   monkeypatch.setattr(packing.Plan, "certificate", lambda plan: other)
-  with pytest.raises(AuditError, match=r"Expected packs by depth .*, as planned"):
+  with pytest.raises(AuditError, match=r"Packs by depth are .*; planned"):
     audit(loader)
 
 
