@@ -144,7 +144,7 @@ class ModelConfig:
         raise ValueError(f"{name} is {getattr(self, name)}; expected a fraction in [0, 1).")
     if self.hidden_size % self.num_heads:
       raise ValueError(
-        f"hidden_size={self.hidden_size} is no multiple of num_heads={self.num_heads}."
+        f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}."
       )
     self._check_choice("attention_mask", self.MASKS)
     self._check_choice("remat", REMATERIALISATIONS)

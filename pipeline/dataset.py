@@ -58,7 +58,7 @@ class PreparedDataset:
     """
     if self._held_out is None:
       raise InputError(
-        f"{self.directory} holds nothing out. Prepare it with held_out_fraction."
+        f"{self.directory} has no held-out documents. Prepare it with held_out_fraction."
       )
     return self._held_out
 

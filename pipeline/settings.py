@@ -83,7 +83,7 @@ class DatasetSettings:
       raise InputError(f"held_out_fraction is {fraction}; expected a fraction in [0, 1).")
     if not isinstance(self.cross_documents, bool):
       raise InputError(
-        f"cross_documents is {short_repr(self.cross_documents)}; expected a bool."
+        f"cross_documents is {short_repr(self.cross_documents)}; expected True or False."
       )
     if self.too_long not in ("", *TOO_LONG):
       raise InputError(
@@ -133,6 +133,6 @@ class DatasetSettings:
     names = tuple(name.strip() for name in self.labels.split(","))
     if len(set(names)) < max(2, len(names)) or "" in names:
       raise InputError(
-        f"labels is {short_repr(self.labels)}; expected different names and commas."
+        f"labels is {short_repr(self.labels)}; expected different names, as in a,b."
       )
     return names

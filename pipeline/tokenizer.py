@@ -249,7 +249,7 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
   try:
     text = pathlib.Path(path).read_text(encoding="utf-8")
   except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"{path} is no vocabulary with one token a line: {error}.") from error
+    raise InputError(f"{path} is not a vocabulary of one token a line: {error}.") from error
   vocabulary = text.removesuffix("\n").split("\n")  # a token may have other line ends
   missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
   if missing or len(set(vocabulary)) != len(vocabulary):

@@ -162,7 +162,8 @@ def export_model(
     )
   if vocabulary and len(vocabulary.tokens) > config.vocab_size:
     raise WeightsError(
-      f"The vocabulary has {len(vocabulary.tokens)} tokens; expected {config.vocab_size}."
+      f"The vocabulary has {len(vocabulary.tokens)} tokens; at most {config.vocab_size} "
+      "fit."
     )
   head = head_of(params)
   config, params = resize_vocabulary(config, params, multiple=1)

@@ -59,8 +59,8 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
     )
   if own.get("do_lower_case") and not (stored.vocabulary and stored.vocabulary.lowercase):
     raise WeightsError(
-      f"{folder / _TRANSFORMER} has do_lower_case, which its tokenizer has not. Lowercase "
-      "text yourself, and set it to false."
+      f"{folder / _TRANSFORMER} has do_lower_case, but its tokenizer does not lowercase. "
+      "Lowercase text yourself, and set it to false."
     )
   mode = instead or _mode(folder)
   longest = _max_length(folder, own)
@@ -156,4 +156,6 @@ def _read(path: pathlib.Path, kind: type = dict) -> Any:
 
 
 def _damaged(path: pathlib.Path, found: str) -> WeightsError:
-  return WeightsError(f"{path} is not sentence-transformers': found {found}. Restore it.")
+  return WeightsError(
+    f"{path} is not as sentence-transformers writes it: found {found}. Restore it."
+  )

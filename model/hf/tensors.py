@@ -61,7 +61,7 @@ def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
         raise ValueError("a part is in another folder")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
       raise WeightsError(
-        f"{directory / _INDEX} is no index of safetensors: {error!r}. Download it again."
+        f"{directory / _INDEX} is not an index of safetensors: {error!r}. Restore it."
       ) from error
     return [directory / name for name in names]
   pickles = sorted(path.name for path in directory.glob("*.bin"))

@@ -67,7 +67,7 @@ def settings_to_read(
     settings = trained_on
     if task not in (None, settings.task):
       raise InputError(
-        f"--task is {short_repr(task)}; the model has {settings.task}. Leave it out."
+        f"--task is {short_repr(task)}; the model's is {settings.task}. Leave it out."
       )
   else:
     task = task or default_task(head, num_labels) or ""
@@ -108,18 +108,14 @@ def open_tokenizer(
       needs one; or the file in its folder has other tokens.
   """
   if vocabulary is None:
-    raise InputError(
-      f"{folder} has no {VOCABULARY_FILE}. Copy there the one of its training."
-    )
+    raise InputError(f"{folder} has no {VOCABULARY_FILE}. Copy the model's own there.")
   given, own = pathlib.Path(vocab_file), folder / TOKENIZER_FILE
   # Either may say how to split text; the given one may be gone or have changed.
   by_given = given.suffix == ".json"
   path = given if by_given and not own.exists() else own
   by_json = by_given or (own.exists() and vocabulary.by_json)
   if vocabulary.by_json and not by_json:
-    raise InputError(
-      f"{folder} has no {TOKENIZER_FILE}. Copy there the one of its training."
-    )
+    raise InputError(f"{folder} has no {TOKENIZER_FILE}. Copy the model's own there.")
   if not vocabulary.lowercase and not by_json:
     raise InputError(
       f"{folder} is cased, but text is lower-cased here. Give its {TOKENIZER_FILE}."
@@ -128,7 +124,5 @@ def open_tokenizer(
     path = folder / VOCABULARY_FILE
   tokenizer = Tokenizer(path)
   if tuple(tokenizer.vocabulary) != tuple(vocabulary.tokens):
-    raise InputError(
-      f"{path} has other tokens than {folder}. Restore the one of its training."
-    )
+    raise InputError(f"{path} has other tokens than {folder}. Restore the model's own.")
   return tokenizer

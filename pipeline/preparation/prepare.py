@@ -132,7 +132,9 @@ def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | No
       except FileNotFoundError:  # renamed or removed between the two calls
         continue
     except OSError as error:
-      raise InputError(f"The dataset cannot be written: {error}.") from error
+      raise InputError(
+        f"The dataset cannot be written: {error}. Name another folder."
+      ) from error
     with lock:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))

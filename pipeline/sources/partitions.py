@@ -165,7 +165,7 @@ def _kind(path: pathlib.Path) -> str:
     return "text"
   if suffix not in _SUFFIXES:
     raise InputError(
-      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Rename it."
+      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Convert it."
     )
   if _SUFFIXES[suffix] == "table" and suffix != path.suffix.lower():
     raise InputError(

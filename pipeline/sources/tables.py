@@ -166,7 +166,7 @@ def _is_quoted(path: pathlib.Path) -> bool:
   if several:
     first, last = several[0]
     raise InputError(
-      f"{path}, line {first}: a field in quotes ends in line {last}. Write .csv."
+      f"{path}, line {first}: a field in quotes ends in line {last}. Use .csv."
     )
   return True
 

@@ -150,7 +150,8 @@ def _marked(mask: Any, length: int, where: str) -> slice | None:
     if 0 not in mask[start : start + ones]:
       return slice(start, start + ones)
   raise InputError(
-    f"{where}: attention_mask is {short_repr(mask)}; expected {length} zeros and ones."
+    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, the ones "
+    "together."
   )
 
 

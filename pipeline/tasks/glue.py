@@ -167,7 +167,7 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
     if number is not None and abs(number) <= _LARGEST:
       return float(number)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}; expected a number of 32 bits."
+      f"{document.where}: label is {short_repr(value)}; expected a 32-bit number."
     )
   if isinstance(value, str) and value in labels:
     return labels.index(value)

@@ -145,7 +145,7 @@ def score_sequences(
     what = f"{labels.max() + 1} or more finite logits"
   if not (fits and np.isfinite(found).all()):
     raise ValueError(
-      f"The outputs of {len(store)} sequences are {found.shape}; expected {what} for each."
+      f"The outputs have the shape {found.shape}; expected {len(store)} times {what}."
     )
   predicted = found[:, 0] if labels.dtype.kind == "f" else found.argmax(axis=1)
   values = {name: _METRICS[name](labels, predicted) for name in metrics}

@@ -189,7 +189,8 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
   text = document.fields["context"][start : start + len(answer)]
   if start < 0 or text != answer:
     raise InputError(
-      f"{where}: the answer {short_repr(answer)} is not at {start}, but {short_repr(text)}."
+      f"{where}: the answer {short_repr(answer)} is not at {start}; found "
+      f"{short_repr(text)}."
     )
   return answers, (start, start + len(answer))
 
@@ -233,8 +234,8 @@ def start_and_end(
     expected = len(window["input_ids"]), 2
     if np.shape(output) != expected or not np.isfinite(output).all():
       raise ValueError(
-        f"The output for question {window['example_id']} is {np.shape(output)}, not "
-        f"{expected}."
+        f"The output for question {window['example_id']} has the shape {np.shape(output)}; "
+        f"expected {expected}."
       )
   return [output[:, 0] for output in outputs], [output[:, 1] for output in outputs]
 

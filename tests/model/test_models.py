@@ -203,7 +203,7 @@ def test_sizes_have_as_many_parameters_as_published(config, published):
 @pytest.mark.parametrize(
   ("head", "fields", "message"),
   [
-    ("pretraining", {"num_heads": 3}, "no multiple of num_heads=3"),
+    ("pretraining", {"num_heads": 3}, "not a multiple of num_heads=3"),
     ("pretraining", {"attention_mask": "causal"}, "expected segment, token_type, none"),
     ("pretraining", {"dropout_rate": 1.0}, r"is 1.0; expected a fraction in \[0, 1\)"),
     ("modern_bert", {"local_window": 7}, "local_window is 7; expected an even number"),

@@ -182,7 +182,7 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
   shutil.copy(corpus / "0.txt", source)
   chosen = settings(corpus, source=str(source), held_out_fraction=0.0)
   dataset = prepare(tmp_path / "d", chosen)
-  with pytest.raises(packing.InputError, match="holds nothing out"):
+  with pytest.raises(packing.InputError, match="has no held-out documents"):
     _ = dataset.held_out
   os.utime(source, ns=(0, 10**18))  # as of a copy
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
@@ -203,7 +203,7 @@ def test_a_changed_vocabulary_is_refused_but_a_missing_one_is_not(corpus, tmp_pa
     prepare(tmp_path / "d", chosen)
   vocabulary.unlink()
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
-  with pytest.raises(packing.InputError, match="is no vocabulary"):
+  with pytest.raises(packing.InputError, match="is not a vocabulary"):
     prepare(tmp_path / "new", chosen)
 
 

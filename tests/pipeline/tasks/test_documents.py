@@ -209,7 +209,7 @@ def test_an_attention_mask_says_what_is_padding(make):
   assert sequences(store) == [[7, 8, 0], [9, 5], [6]]
   assert store.first_type_lengths.tolist() == [3, 1, 1]
   for mask in ([1, 0, 1], [1, 1], [1, 1, 2], [[1], 1, 1], "111"):
-    with pytest.raises(InputError, match=r"expected 3 zeros and ones"):
+    with pytest.raises(InputError, match=r"expected 3 numbers, the ones together"):
       make("tokens", [{"input_ids": [5, 6, 7], "attention_mask": mask}])
 
 

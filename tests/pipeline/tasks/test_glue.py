@@ -65,8 +65,8 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
     ("cola", 2, r"label is 2; expected 0 to 1 or one of unacceptable, acceptable"),
     ("cola", -1, r"Test splits hide their labels"),
     pytest.param("cola", 10**400, r"label is 10+\.\.\.; expected 0 to 1", id="cola-huge"),
-    ("stsb", "high", r"label is 'high'; expected a number"),
-    ("stsb", "-1e39", r"label is '-1e39'; expected a number"),
+    ("stsb", "high", r"label is 'high'; expected a 32-bit number"),
+    ("stsb", "-1e39", r"label is '-1e39'; expected a 32-bit number"),
   ],
 )
 def test_invalid_labels_are_refused(make, tmp_path, name, label, message):
@@ -135,7 +135,7 @@ def test_a_label_is_the_class_that_it_names(names, found):
     (("true", "false"), (1, "0"), "expected one of true, false"),
     (("no", "yes"), (True, "False", 1.5, "1_0", None), "expected 0 to 1 or one of no, yes"),
     (("0", "1"), (True, "1_0"), "expected one of 0, 1"),
-    ((), (True, "1_0", "nan", "inf", [1]), "expected a number"),
+    ((), (True, "1_0", "nan", "inf", [1]), "expected a 32-bit number"),
   ],
 )
 def test_a_label_that_names_no_class_or_several_is_refused(names, labels, message):

@@ -100,7 +100,7 @@ def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
 @pytest.mark.parametrize(
   ("row", "message"),
   [
-    (question("bc", start=3), r"the answer 'bc' is not at 3, but 'c,'"),
+    (question("bc", start=3), r"the answer 'bc' is not at 3; found 'c,'"),
     (question("", start=0), r"the answer is ''; expected words"),
     (question("bc", asked=None), r"question is None; expected text"),
     *(
@@ -140,5 +140,5 @@ def test_squad_is_scored_by_the_best_answer_over_all_windows(ask):
   # Of two words one is found: 2 / (1 + 2).
   f1 = (1 + 2 / 3) / 2
   assert found == pytest.approx({"score": f1, "exact_match": 0.5, "f1": f1})
-  with pytest.raises(ValueError, match=r"question bc is \(17,\)"):
+  with pytest.raises(ValueError, match=r"question bc has the shape \(17,\)"):
     pipeline.score("squad", dataset.train, [output[:, 0] for output in outputs])
