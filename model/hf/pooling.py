@@ -125,7 +125,8 @@ def _mode(folder: pathlib.Path) -> str:
   modes = [str(mode) for mode in modes] if isinstance(modes, list) else [str(modes)]
   if len(modes) != 1 or modes[0] not in _MODES:
     raise WeightsError(
-      f"{path} has the pooling {' and '.join(modes) or '(none)'}. Choose with --embed."
+      f"{path} has the pooling {' and '.join(modes) or '(none)'}; expected cls or mean. "
+      "Choose with --embed."
     )
   return _MODES[modes[0]]
 
