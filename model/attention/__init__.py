@@ -122,7 +122,7 @@ def _attend(
   """`attention`, without its checks."""
   query, key, value, segment_ids = arrays
   causal, window, row_length = spec.causal, spec.window, query.shape[1]
-  dropout = {"dropout_rate": spec.dropout_rate, "dropout_key": dropout_key}
+  dropout: dict = {"dropout_rate": spec.dropout_rate, "dropout_key": dropout_key}
   if window is not None and not kernels.is_local(implementation):
     implementation = "xla"
   bias = None if spec.slopes is None else alibi_bias(spec.slopes, row_length)

@@ -264,7 +264,8 @@ def test_masked_lm_alone_and_regression_keep_their_kind(tmp_path):
 
 def test_what_a_wider_vocabulary_adds_is_not_exported(tmp_path):
   config, params = imported(PRETRAINING)
-  hf.export_model(*resize_vocabulary(config, params, multiple=16), tmp_path / "out")
+  wider, padded = resize_vocabulary(config, params, multiple=16)
+  hf.export_model(wider, padded, tmp_path / "out")
   jax.tree.map(np.testing.assert_array_equal, imported(tmp_path / "out")[1], params)
 
 

@@ -1,6 +1,7 @@
 """Answers from outputs."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def examples(count):
 
 def answer(task, examples, outputs, *, labels=()):
   """The answers, as `answer_examples` makes them of a model's outputs."""
-  make = TASKS[task].answer
+  make: Any = TASKS[task].answer
   return [
     {"id": one.id} | make(one.sequences, of_one, labels, 30)
     for one, of_one in zip(examples, outputs, strict=True)

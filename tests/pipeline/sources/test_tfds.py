@@ -64,7 +64,7 @@ def test_partitions_of_a_tfds_split_make_the_split(data_dir, tmp_path, monkeypat
   (whole,) = open_source("tfds:glue/cola", fields)
   monkeypatch.setattr(tfds, "PARTITION_EXAMPLES", 20)
   parts = open_source("tfds:glue/cola", fields)
-  assert [part.stop - part.start for part in parts] == [20, 20, 20, 1]
+  assert [len([*part.read()]) for part in parts] == [20, 20, 20, 1]
   assert fingerprint(parts) == fingerprint([whole])
   (record,) = (data_dir / "glue" / "cola").glob("*/glue-train.array_record*")
   assert fingerprint(parts)["bytes"] == record.stat().st_size
