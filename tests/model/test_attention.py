@@ -234,46 +234,36 @@ def test_what_an_implementation_cannot_do_is_refused(
 
 
 HOPPER, AMPERE, VOLTA, TPU = Device("9.0"), Device("8.0"), Device("7.0"), Device("")
+CPU = jax.local_devices()[0]
 TPU.platform = "tpu"
 WIDE = {"hidden_size": 64, "num_heads": 1}
 
 
 @pytest.mark.parametrize(
-  ("device", "dtype", "implementation"),
+  ("device", "fields", "implementation", "why"),
   [
-    (HOPPER, "bfloat16", "cudnn_packed"),
-    (AMPERE, "bfloat16", "cudnn"),
-    (VOLTA, "float32", "xla"),
-    (TPU, "bfloat16", "splash"),
-    (jax.local_devices()[0], "float32", "xla"),
+    (HOPPER, {}, "cudnn_packed", "fastest"),
+    (AMPERE, {}, "cudnn", "fastest"),
+    (VOLTA, {}, "xla", "no faster kernel"),
+    (TPU, {}, "splash", "fastest"),
+    (CPU, {}, "xla", "no faster kernel"),
+    (HOPPER, {"attention_mask": "token_type"}, "cudnn", "fastest"),  # ids are not adjacent
+    (HOPPER, {"attention_mask": "none"}, "cudnn", "fastest"),  # padding inside of a row
+    (HOPPER, {"dtype": "float32"}, "xla", "needs bfloat16 or float16, found float32"),
+    (HOPPER, {"num_heads": 16}, "xla", "found 4"),
+    (HOPPER, {"attention_dropout_rate": 0.1}, "xla", "found 0.1.* xla is slower"),
+    (HOPPER, {"attention_impl": "blocks"}, "blocks", "as the config says"),
   ],
 )
-def test_auto_takes_the_fastest_that_the_device_has(
-  monkeypatch, device, dtype, implementation
+def test_auto_takes_the_fastest_that_device_and_model_allow(
+  monkeypatch, device, fields, implementation, why
 ):
   as_if_on(monkeypatch, device)
-  config = packs.small_config(**WIDE, dtype="auto", attention_dropout_rate=0.0)
-  assert config.dtype.name == dtype
-  assert config.attention_impl == "auto"
-  attention_lib.check(config, 128)
-  assert attention_lib.choose(config, [128]).implementation == implementation
-
-
-@pytest.mark.parametrize(
-  ("fields", "implementation", "why"),
-  [
-    ({"attention_mask": "token_type"}, "cudnn", "fastest"),  # ids need not be adjacent
-    ({"attention_mask": "none"}, "cudnn", "fastest"),  # padding may be inside of a row
-    ({"dtype": jnp.float32}, "xla", "needs bfloat16 or float16, found float32"),
-    ({"num_heads": 16}, "xla", "found 4"),
-    ({"attention_dropout_rate": 0.1}, "xla", "found 0.1.* xla is slower"),
-    ({"attention_impl": "blocks"}, "blocks", "as the config says"),
-  ],
-)
-def test_auto_takes_what_the_model_allows(monkeypatch, fields, implementation, why):
-  as_if_on(monkeypatch, HOPPER)
-  fields = WIDE | {"dtype": jnp.bfloat16, "attention_dropout_rate": 0.0} | fields
-  choice = attention_lib.choose(packs.small_config(**fields), [128])
+  fields = WIDE | {"dtype": "auto", "attention_dropout_rate": 0.0} | fields
+  config = packs.small_config(**fields)
+  is_slow = device in (VOLTA, CPU) or fields["dtype"] == "float32"
+  assert config.dtype.name == ("float32" if is_slow else "bfloat16")
+  choice = attention_lib.choose(config, [128])
   assert choice.implementation == implementation
   assert re.search(why, choice.why)
 
