@@ -174,28 +174,25 @@ def test_one_rule_chooses_a_runs_checkpoint(tmp_path, head, metric):
 # ---- commands; test_hf has what they write ---------------------------------------------
 
 
-def test_a_step_is_exported(stored, tmp_path, capsys):
+@pytest.mark.parametrize(
+  ("options", "why"),
+  [(["--step", "7"], "by --step"), ([], "the best; the newest is 11")],
+)
+def test_a_step_is_exported(stored, tmp_path, capsys, options, why):
   folder, _, params = stored
+  lines = [{"step": 7, "mlm_accuracy": 0.5}, {"step": 11, "mlm_accuracy": 0.4}]
+  (folder / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  (folder / "config.json").write_text(json.dumps({"train": {"keep_best": True}}))
   out = tmp_path / "out"
-  assert main(["export", str(folder), "--step", "7", "--out", str(out), "--json"]) == 0
-  told = json.loads(capsys.readouterr().out)
+  assert main(["export", str(folder), "--out", str(out), "--json", *options]) == 0
+  printed = capsys.readouterr()
+  told = json.loads(printed.out)
+  assert printed.err == f"step 7 of {folder} ({why})\n"
   tensors = safetensors.numpy.load_file(out / "model.safetensors").values()
   assert (told["step"], told["parameters"]) == (7, sum(x.size for x in tensors))
   again = hf.open_model(out)
   np.testing.assert_array_equal(again.load()["nsp"]["kernel"], params["nsp"]["kernel"])
   assert again.vocabulary == VOCABULARY
-
-
-def test_the_best_step_is_exported_where_the_run_keeps_it(stored, tmp_path, capsys):
-  folder, _, params = stored
-  lines = [{"step": 7, "mlm_accuracy": 0.5}, {"step": 11, "mlm_accuracy": 0.4}]
-  (folder / "eval.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-  (folder / "config.json").write_text(json.dumps({"train": {"keep_best": True}}))
-  assert main(["export", str(folder), "--out", str(tmp_path / "out")]) == 0
-  told = capsys.readouterr().err
-  assert told == f"step 7 of {folder} (the best; the newest is 11)\n"
-  written = hf.open_model(tmp_path / "out").load()["nsp"]["kernel"]
-  np.testing.assert_array_equal(written, params["nsp"]["kernel"])
 
 
 @pytest.mark.parametrize(
