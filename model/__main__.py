@@ -17,7 +17,7 @@ import tqdm
 from model import hf, weights
 from model.files import NotWritten, check_new_folder, whole_folder
 from model.hf.pooling import copy_pooling
-from model.hf.tokenizer import BYTE_LEVEL_FILES, ORIGINALS, copy_originals, copy_tokenizer
+from model.hf.tokenizer import BYTE_LEVEL_FILES, ORIGINALS, SPLITTING, copy_files
 from model.testing import verify
 from packing.commands.program import Parser, fail, print_result
 
@@ -131,9 +131,9 @@ def _import(options) -> dict:
       vocabulary=stored.vocabulary,
       labels=stored.labels,
     )
-    copy_originals(stored.directory, pathlib.Path(partial) / ORIGINALS)
+    copy_files(stored.directory, pathlib.Path(partial) / ORIGINALS)
     if stored.vocabulary and stored.vocabulary.by_json:
-      copy_tokenizer(stored.directory, partial)
+      copy_files(stored.directory, partial, SPLITTING)
   return _summary(options.out, stored, params)
 
 

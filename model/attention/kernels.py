@@ -175,11 +175,11 @@ class Kernel(NamedTuple):
 
   attend: Callable
   runs_on: str
-  platform: str | None  # None for any
-  compute_capability: float  # the lowest that the GPU may have
   dtypes: tuple[str, ...]
-  head_multiple: int
-  row_multiple: int  # tokens
+  platform: str | None = None  # None for any
+  compute_capability: float = 0.0  # the lowest that the GPU may have
+  head_multiple: int = 1
+  row_multiple: int = 1  # tokens
   takes_bias: bool = False
   takes_window: bool = False
   splits_rows: bool = True  # whether XLA can split its rows over devices
@@ -188,22 +188,19 @@ class Kernel(NamedTuple):
 
 _HALF = ("bfloat16", "float16")
 _SPLASH = Kernel(
-  splash_attention,
-  "TPUs",
-  "tpu",
-  0.0,
-  ("float32", "bfloat16"),
-  1,
-  128,
+  *(splash_attention, "TPUs", ("float32", "bfloat16"), "tpu"),
+  row_multiple=128,
   takes_window=True,
   splits_rows=False,
 )
 KERNELS = {
   "cudnn": Kernel(
-    cudnn_attention, "NVIDIA GPUs since Ampere", "gpu", 8.0, _HALF, 8, 2, takes_bias=True
+    *(cudnn_attention, "NVIDIA GPUs since Ampere", _HALF, "gpu", 8.0, 8, 2),
+    takes_bias=True,
   ),
   "cudnn_packed": Kernel(
-    cudnn_packed_attention, "NVIDIA GPUs since Hopper", "gpu", 9.0, _HALF, 8, 1, skips=True
+    *(cudnn_packed_attention, "NVIDIA GPUs since Hopper", _HALF, "gpu", 9.0, 8),
+    skips=True,
   ),
   "splash": _SPLASH,
   "splash_interpret": _SPLASH._replace(
@@ -212,13 +209,8 @@ KERNELS = {
     platform=None,
   ),
   "blocks": Kernel(
-    block_attention,
-    "any device",
-    None,
-    0.0,
-    ("float64", "float32", *_HALF),
-    1,
-    BLOCK,
+    *(block_attention, "any device", ("float64", "float32", *_HALF)),
+    row_multiple=BLOCK,
     takes_window=True,
     splits_rows=False,
     skips=True,

@@ -30,8 +30,8 @@ from model.hf.config import (
 from model.hf.pooling import copy_pooling
 from model.hf.tokenizer import (
   ORIGINALS,
-  copy_originals,
-  copy_tokenizer,
+  SPLITTING,
+  copy_files,
   describe_fast,
   read_vocabulary,
   write_fast_tokenizer,
@@ -190,10 +190,10 @@ def export_model(
       else:
         write_fast_tokenizer(partial, vocabulary, max_length=longest, is_encoder=is_encoder)
     elif vocabulary and tokenizer:
-      copy_tokenizer(pathlib.Path(tokenizer), partial)
+      copy_files(pathlib.Path(tokenizer), partial, SPLITTING)
       describe_fast(partial, max_length=longest, is_encoder=is_encoder)
     if vocabulary and tokenizer:
-      copy_originals(pathlib.Path(tokenizer) / ORIGINALS, partial)
+      copy_files(pathlib.Path(tokenizer) / ORIGINALS, partial)
     if tokenizer:
       copy_pooling(pathlib.Path(tokenizer), partial)
     if isinstance(config, Gpt2Config):

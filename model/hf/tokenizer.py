@@ -11,7 +11,7 @@ import contextlib
 import json
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tokenizers
@@ -24,10 +24,8 @@ from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
 BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # one of them; the latter with its merges
 _ADDED, _MERGES = "added_tokens.json", "merges.txt"
-FILES = (
-  *(*BYTE_LEVEL_FILES, _MERGES, VOCABULARY, _SETTINGS, _ADDED),
-  "special_tokens_map.json",
-)
+SPLITTING = (*BYTE_LEVEL_FILES, _MERGES)  # how text is split, where BERT does not say it
+FILES = (*SPLITTING, VOCABULARY, _SETTINGS, _ADDED, "special_tokens_map.json")
 ORIGINALS = "tokenizer"  # in an imported folder, the folder with the files that came
 SPECIAL_TOKENS = {
   "pad_token": "[PAD]",
@@ -200,19 +198,11 @@ def write_fast_tokenizer(
   describe_fast(directory, max_length=max_length, is_encoder=is_encoder)
 
 
-def copy_originals(source: pathlib.Path, directory: pathlib.Path):
-  """Copies all files of a tokenizer that are there, as they are."""
-  there = [name for name in FILES if (source / name).exists()]
-  if there:
-    directory.mkdir(exist_ok=True)
-  for name in there:
-    shutil.copyfile(source / name, directory / name)
-
-
-def copy_tokenizer(source: pathlib.Path, directory: pathlib.Path):
-  """Copies the files that say how text is split: a tokenizer.json, or GPT-2's two."""
-  for name in (*BYTE_LEVEL_FILES, _MERGES):
+def copy_files(source: pathlib.Path, directory: pathlib.Path, names: Iterable[str] = FILES):
+  """Copies those files of a tokenizer that are there, as they are."""
+  for name in names:
     if (source / name).exists():
+      directory.mkdir(exist_ok=True)
       shutil.copyfile(source / name, directory / name)
 
 

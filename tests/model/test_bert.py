@@ -163,7 +163,7 @@ def test_attention_is_told_how_many_segments_there_can_be(monkeypatch, mask, exp
     found.append(max_segments)
     return value
 
-  kernel = kernels.Kernel(record, "any device", None, 0.0, ("float32",), 1, 1)
+  kernel = kernels.Kernel(record, "any device", ("float32",))
   monkeypatch.setitem(kernels.KERNELS, "cudnn_packed", kernel)
   fields = {"attention_impl": "cudnn_packed", "attention_mask": mask, "type_vocab_size": 5}
   config = packs.small_config(**fields)
