@@ -207,7 +207,7 @@ def test_a_source_that_vanishes_is_named_and_can_come_back(
   with monkeypatch.context() as patch:
     patch.setattr(writing, "write_dataset", vanish)
     assert main(args) == 2
-  (error,) = capsys.readouterr().err.splitlines()
+  *_, error = capsys.readouterr().err.splitlines()
   assert error.startswith("error: ")
   assert "No such file" in error
   assert str(source / "2.txt") in error
