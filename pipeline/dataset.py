@@ -124,11 +124,8 @@ def altered_file(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Pa
 
 
 def file_sha256(path: pathlib.Path) -> str:
-  """The digest of a file; "" if it cannot be read, such as a pipe."""
+  """The digest of a file; "" if there is none, or it is a pipe."""
   if not path.is_file():
     return ""
-  try:
-    with path.open("rb") as file:
-      return hashlib.file_digest(file, "sha256").hexdigest()
-  except OSError:
-    return ""
+  with path.open("rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()

@@ -52,7 +52,7 @@ def answer_examples(
     raise InputError(f"{task} has no answers. Give another task.")
   for chunk in pack_examples(examples, schema, shape=shape, chunk_size=chunk_size):
     outputs: list[np.ndarray] = []
-    if chunk.num_packs:
+    if chunk.packs:
       outputs, loss = run(chunk.batches())
       if not (np.isfinite(loss) and all(np.isfinite(x).all() for x in outputs)):
         raise InputError(

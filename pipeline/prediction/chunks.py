@@ -100,10 +100,6 @@ class Chunk:
   row_length: int
   shape: BatchShape
 
-  @property
-  def num_packs(self) -> int:
-    return len(self.packs)
-
   def batches(self) -> Iterator[PackedBatch]:
     """Batches with each sequence once. In the last one, some rows may be empty."""
     size, slots = self.shape.rows(self.row_length), self.shape.slots(self.row_length)
@@ -145,7 +141,7 @@ def pack_examples(
     >>> examples = [Example(str(n), [([2, 5, 3], 3, 0)], "") for n in range(5)]
     >>> shape = BatchShape(8, batch_size=2)
     >>> chunks = pack_examples(examples, SCHEMA, shape=shape, chunk_size=3)
-    >>> [(len(c.examples), c.num_packs, len(list(c.batches()))) for c in chunks]
+    >>> [(len(c.examples), len(c.packs), len(list(c.batches()))) for c in chunks]
     [(3, 2, 1), (2, 1, 1)]
   """
   check_integer("chunk_size", chunk_size, at_least=1)
