@@ -88,9 +88,9 @@ class StoredModel:
   def config_as(self, kind: type[_Config]) -> _Config:
     """The config, after checking its class; raises WeightsError for another class."""
     if not isinstance(self.config, kind):
+      name = kind.__name__.removesuffix("Config")
       raise WeightsError(
-        f"{self.directory} holds a {self.kind.__name__}; expected a {kind.__name__}. "
-        "Choose other weights."
+        f"{self.directory} holds a {self.kind.__name__}; expected a {name}. Choose another."
       )
     return self.config
 

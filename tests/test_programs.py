@@ -182,7 +182,7 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("train.py", f"--config={ROOT / 'README.md'}", "README.md"),
     ("train.py", "--config=configs/missing.py", "missing.py"),
     ("train.py", "--config.data.vocab_size=600", "vocab_size: 2000, now 600"),
-    ("train.py", f"{NEW} --config.data.source=stdlib:/x", "topics.py. Install the full"),
+    ("train.py", f"{NEW} --config.data.source=stdlib:/x", "topics.py. Install all of"),
     ("train.py", "--workdir=", "expected a folder, found an empty text"),
     ("train.py", "extra", "Expected --name=value, found 'extra'"),
     ("train.py", "--processes=2", "expected --coordinator=HOST:PORT"),

@@ -90,8 +90,8 @@ def test_a_missing_plan_is_made_again(dataset, tmp_path, depth):
 @pytest.mark.parametrize(
   ("fields", "named"),
   [
-    ({"max_sequences_per_pack": 2}, "packing.max_sequences_per_pack=3, and"),
-    ({"algorithm": "none"}, "packing.algorithm=spfhp, packing.max_sequences_per_pack=3,"),
+    ({"max_sequences_per_pack": 2}, "packing.max_sequences_per_pack=3"),
+    ({"algorithm": "none"}, "packing.algorithm=spfhp, packing.max_sequences_per_pack=3"),
   ],
 )
 def test_another_packing_is_refused_and_not_taken_for_the_kept_one(
