@@ -269,9 +269,10 @@ def text(tmp_path_factory):
   folder = data / "wikitext-2"
   folder.mkdir()
   found = stdlib.standard_library_documents(stdlib.source_files())
-  long = (" ".join(" ".join(x).split()) for x in found if len(" ".join(x).split()) >= 60)
-  documents = list(itertools.islice(long, 140))
-  for name, part in (("test", documents[:120]), ("valid", documents[120:])):
+  words = (" ".join(sentences).split() for sentences in found)
+  long = (" ".join(x[:60]) for x in words if len(x) >= 60)
+  documents = list(itertools.islice(long, 90))
+  for name, part in (("test", documents[:80]), ("valid", documents[80:])):
     (folder / f"{name}.txt").write_text("\n".join(part) + "\n")
   return data
 
