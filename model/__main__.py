@@ -210,7 +210,10 @@ def _verify(options) -> dict:
       raise weights.WeightsError("--quick takes no FOLDER. Give one of them.")
     rows, besides = verify.quick(show)
   else:
-    stored = hf.open_model(options.folder) if options.folder else None
+    stored = None
+    if options.folder:
+      step = weights.choose_step(options.folder).step
+      stored = hf.open_model(options.folder, step=step)
     rows = verify.verify(show, stored=stored, reference=reference)
   text = "\n\n".join(filter(None, (verify.table(rows), verify.beside_table(besides))))
   if not reference and not options.quick:
