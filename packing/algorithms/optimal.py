@@ -122,7 +122,7 @@ def _search(
 ) -> Solution:
   """Improves a first plan by column generation and rounding."""
   best = usage_of(first.packs)
-  patterns = list(best)
+  patterns = list(usage_of(heuristics.lpfhp(problem).packs))
   guide = None
   try:
     if 3 < problem.depth < problem.most_that_fit:
