@@ -189,7 +189,7 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("train.py", "--coordinator=localhost:1", "expected both, and a process from 0"),
     ("train.py", f"{JOINED} --process=2", "--processes=2 --process=2"),
     ("eval.py", "--workdir=/nowhere", "Expected the config of a run"),
-    ("eval.py", "--step=7", "Expected a checkpoint of step 7"),
+    ("eval.py", "--step=7", "has no checkpoint of step 7"),
     ("eval.py", "other", "Expected one folder, found "),
     ("eval.py", "--config.model.size=mini", "model.size was 'tiny' and is now 'mini'"),
     ("eval.py", "--config.seed=7", "seed was 0 and is now 7"),

@@ -231,7 +231,7 @@ def test_the_command_fails_where_something_is_wrong(arguments, capsys, monkeypat
   ("options", "message"),
   [
     (["--epoch=-1"], "--epoch is -1; expected at least 0"),
-    (["--config.packing.algoritm=none"], "Did you mean"),
+    (["--config.packing.algoritm=none"], "did you mean"),
     (["--config.data.mask_rate=-1.0"], "mask_rate is -1.0; expected a fraction in"),
   ],
 )
