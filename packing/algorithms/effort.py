@@ -8,7 +8,7 @@ import math
 from packing.algorithms.progress import Progress
 from packing.errors import InputError, short_repr
 
-WORK_A_SECOND = 1.5e8  # units that a core does, about
+WORK_A_SECOND = 2.5e8  # units that a core does, about
 
 
 def check_effort(effort) -> float:
