@@ -17,8 +17,9 @@ from packing.errors import UnsolvedError, check_integer
 from packing.problem import Problem, Solution, usage_of
 
 MAX_LENGTHS = 8192  # different lengths; with more the relaxation takes too long
-# Units of `Effort` for minimum bin slack, at most, and where one pack is left to save.
-_QUICK_WORK, _LAST_QUICK_WORK = 2 * 10**8, 3 * 10**7
+# Units of `Effort` for minimum bin slack, at most; less before a search without a limit, or
+# where one pack is left to save.
+_QUICK_WORK, _LITTLE_QUICK_WORK = 2 * 10**8, 3 * 10**7
 
 
 def optimal(
@@ -62,7 +63,7 @@ def optimal(
   limit = Effort(work=check_effort(effort), progress=progress)
   if target_gap is not None:
     target_gap = check_integer("target_gap", target_gap, at_least=0)
-  plans = quick_plans(problem, limit)
+  plans = quick_plans(problem, limit, most=_LITTLE_QUICK_WORK)
   first = min(plans.values(), key=lambda plan: plan.num_packs)
   if first.num_packs == problem.simple_bound:
     return dataclasses.replace(first, details={"solver": "none needed"})
@@ -94,7 +95,7 @@ def quick_plans(
     if plans[name].num_packs == bound:
       return plans
     if plans[name].num_packs == bound + 1:
-      most = min(most, _LAST_QUICK_WORK)
+      most = min(most, _LITTLE_QUICK_WORK)
   best = minimum_slack.best_of(problem, effort=effort, most=most)
   return plans | ({"mbs": best} if best else {})
 
