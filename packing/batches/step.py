@@ -29,20 +29,22 @@ class StepPacks:
   """The packs of a step.
 
   Attributes:
-    devices: for each device, its packs; for each pack, the indices of its sequences,
-      ascending. All devices have as many packs; a pack is empty only where there are fewer
-      sequences than packs, or where its device has work enough.
-    num_packs: the packs of all devices.
+    devices: for each device, its packs; for each pack, the indices of its sequences. All
+      devices have as many packs; one is empty only if its device has fewer sequences.
     lower_bound: no step of as many packs on each device can have fewer.
     costs: float64[devices]; the cost of each device's sequences.
     cost_bound: the largest cost of a device cannot be smaller.
   """
 
   devices: list[list[list[int]]]
-  num_packs: int
   lower_bound: int
   costs: np.ndarray
   cost_bound: float
+
+  @property
+  def num_packs(self) -> int:
+    """The packs of all devices."""
+    return sum(map(len, self.devices))
 
 
 def pack_step(
@@ -96,9 +98,13 @@ def pack_step(
   for i, number in enumerate(dealt.pack_of.tolist()):
     packs[number].append(i)
   each = num_packs // devices
+  by_device = [packs[d * each : (d + 1) * each] for d in range(devices)]
+  for own in by_device:
+    for empty in own:
+      if not empty and len(longest := max(own, key=len)) > 1:
+        empty.append(longest.pop())
   return StepPacks(
-    devices=[packs[d * each : (d + 1) * each] for d in range(devices)],
-    num_packs=num_packs,
+    devices=by_device,
     lower_bound=lower_bound,
     costs=dealt.costs_of_devices(),
     cost_bound=float(bound),

@@ -4,7 +4,7 @@ from lab.studies.paired_run import EVALUATED
 
 
 def run(seed, rng, *, above=0.0, by_length=(0.5, 0.0), alone=0.0, **fields):
-  """A run whose held-out loss lies `above` that of others with its seed, but for noise.
+  """A run whose held-out loss lies `above` that of others with its seed, apart from noise.
 
   `by_length` and `alone` are added to the loss of groups of lengths, and of each sequence
   alone; `fields` are those of the result that differ.

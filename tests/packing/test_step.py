@@ -30,6 +30,7 @@ def test_each_sequence_is_in_one_pack_and_no_pack_is_too_long(lengths, devices, 
   assert sorted(i for pack in packs for i in pack) == list(range(len(lengths)))
   assert max(sum(lengths[i] for i in pack) for pack in packs) <= 50
   for device, reached in zip(step.devices, step.costs, strict=True):
+    assert all(device) or max(map(len, device)) <= 1
     own = [lengths[i] for pack in device for i in pack]
     expected = cost.linear * sum(own) + cost.quadratic * sum(n * n for n in own)
     assert reached == pytest.approx(expected)

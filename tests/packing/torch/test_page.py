@@ -2,6 +2,7 @@
 
 import types
 
+import numpy as np
 import pytest
 
 import packing
@@ -39,7 +40,7 @@ class Model:
 def test_the_blocks_run():
   page = (markdown.ROOT / "docs/how_to_pack.md").read_text()
   blocks = markdown.blocks(page, "python")
-  shown = [block for block in blocks if "PackedCollator" in block or "apply" in block]
+  shown = [block for block in blocks if "PackedCollator.of" in block or "apply" in block]
   assert len(shown) == 2
   sequences = [[7, 8, 9, 7], [5, 6], [4, 4, 4], [3, 1, 2], [6, 5]]
   names = {
@@ -51,3 +52,41 @@ def test_the_blocks_run():
   }
   exec("\n".join(shown), names)
   assert names["loss"].isfinite()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_loop_of_steps_learns_what_sequences_alone_would(world_size):
+  page = (markdown.ROOT / "docs/how_to_pack.md").read_text()
+  (loop,) = (block for block in markdown.blocks(page, "python") if "world_size" in block)
+  torch.manual_seed(0)
+  model = Model()
+  rng = np.random.default_rng(0)
+  sequences = [rng.integers(1, 19, n).tolist() for n in (7, 2, 5, 3, 8, 4, 6)]
+  weight = model.token.weight
+  losses = []
+  for ids in sequences:
+    logits = model(torch.tensor([ids])).logits[0, :-1]
+    target = torch.tensor(ids[1:])
+    losses.append(torch.nn.functional.cross_entropy(logits, target, reduction="none"))
+  torch.cat(losses).mean().backward()
+  expected, found = weight.grad.clone(), []
+
+  class Optimizer:
+    def step(self):
+      found.append(weight.grad.clone())
+
+    def zero_grad(self):
+      weight.grad = None
+
+  weight.grad = None
+  for rank in range(world_size):
+    names = {
+      "packing": packing,
+      "steps": [[{"input_ids": ids} for ids in sequences]],
+      "model": model,
+      "optimizer": Optimizer(),
+      "world_size": world_size,
+      "rank": rank,
+    }
+    exec(loop.replace("8192", "12"), names)
+  torch.testing.assert_close(sum(found) / world_size, expected)
