@@ -209,7 +209,11 @@ PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
   "speed": (lambda options: _speed(), _speed_row, ("what",)),
   "peers": (lambda options: _peers(options.seeds), _peer_row, ("lengths", "packer")),
   "optimal": (lambda options: _optimal(), _optimal_row, ("histogram",)),
-  "step": (lambda options: step_packers.measure(options.batches), step_packers.row, _STEP),
+  "step": (
+    lambda options: step_packers.measure(options.sequences, options.batches),
+    step_packers.row,
+    _STEP,
+  ),
 }
 USUAL = ("speed", "peers")  # without --only
 
@@ -218,7 +222,8 @@ def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__, "packing")
   parser.add_argument("--only", choices=PARTS)
   add(parser, "--seeds", 3, "orders of arrival")
-  add(parser, "--batches", 20, "of each kind, with --only=step")
+  add(parser, "--batches", 100, "of each kind, with --only=step")
+  add(parser, "--sequences", 512, "of a batch, with --only=step")
   add_picture(parser)
   options = parser.parse_args(arguments)
   names = [options.only] if options.only else USUAL

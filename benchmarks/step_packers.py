@@ -1,6 +1,6 @@
 """Packing one step's sequences: ours beside what others do at every step.
 
-A step has 512 or 2,048 sequences of one of six kinds, rows of 32,768 tokens and 8 devices.
+A step has sequences of one of six kinds, rows of 32,768 tokens and 8 devices.
 Packers that only make packs deal them in order, with empty packs at the end.
 
 `partition` stands for trainers that divide the sequences into ceil(tokens / row) parts of
@@ -122,9 +122,9 @@ PACKERS: dict[str, Callable[[np.ndarray], list[Packs]]] = {
 }
 
 
-def measure(batches: int) -> Iterator[dict]:
+def measure(number: int, batches: int) -> Iterator[dict]:
   """Packs some batches of each kind with each packer, in turns."""
-  for number, kind in itertools.product((512, 2048), KINDS):
+  for kind in KINDS:
     records: dict[str, list[dict]] = {name: [] for name in PACKERS}
     for seed in range(batches):
       lengths = lengths_of(kind, number, seed)
