@@ -7,10 +7,12 @@ it imports JAX.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -79,7 +81,7 @@ class Signals:
     finally:
       os._exit(128 + (self.heard or signal.SIGINT))
 
-  def _handle(self, number: int, _):
+  def _handle(self, number: int, frame: types.FrameType | None):
     """Runs in the main thread, as soon as that runs Python."""
     is_first, self.heard = self.heard is None, self.heard or number
     if self.resume_hint is None:
@@ -87,6 +89,8 @@ class Signals:
     elif self._deferred and number == signal.SIGINT:
       signal.raise_signal(signal.SIGTERM)  # JAX passes it on to the other processes
     elif is_first and not self._deferred:
+      if frame and any(frame.f_code is _code_of(callback) for callback in gc.callbacks):
+        self.leave()  # Python drops what a callback of its garbage collector raises
       raise KeyboardInterrupt
 
   def _watch(self, read: int):
@@ -113,6 +117,10 @@ class Signals:
     if not self._deferred:
       self.heard = self.heard or number
       self.leave()
+
+
+def _code_of(function: Callable) -> types.CodeType | None:
+  return getattr(function, "__code__", None)
 
 
 def _say(text: str):

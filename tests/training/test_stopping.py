@@ -88,6 +88,21 @@ def test_on_a_terminal_the_message_replaces_the_bar(program, compiled):
   assert ("compile" in after) == (not compiled)
 
 
+def test_an_interrupt_is_not_lost_in_the_garbage_collector(program):
+  """JAX has a callback there, and Python drops what callbacks raise."""
+  body = """
+    import gc
+    signals.resume_hint = lambda: "Nothing is kept."
+    gc.callbacks.append(lambda phase, _: signal.raise_signal(signal.SIGINT))
+    print("begins", flush=True)
+    gc.collect()
+    print("goes on", flush=True)
+  """
+  status, out, err = end(program(body))
+  assert (status, out) == (130, "")
+  assert err.endswith(": Stopped. Nothing is kept.\n")
+
+
 def test_a_second_ctrl_c_leaves_at_once_and_says_what_is_kept(program):
   process = program(TRAINS.format(work=LONG))
   process.send_signal(signal.SIGINT)
