@@ -56,8 +56,8 @@ def get_config() -> ConfigDict:
   # auto: near the optimum; optimal, spfhp, lpfhp, nnlshp, ...: docs/packing.md; online:
   # packed while reading; none: unpacked, the baseline
   config.packing.algorithm = "auto"
-  # 0: the smallest limit that costs at most 0.1 % more packs than no limit; no limit if
-  # planning with it would take minutes. For no limit, give the row length.
+  # 0: the smallest limit that costs at most 0.5 % more packs than no limit. For no limit,
+  # give the row length.
   config.packing.max_sequences_per_pack = 0
   config.packing.row_length = 0  # in tokens; 0: data.max_sequence_length
   # none; devices: all devices of a step have nearly the same sum of squared lengths

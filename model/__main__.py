@@ -48,7 +48,7 @@ be 0. Cases that this machine cannot run are listed with the reason. The exit st
 anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2 in bfloat16. There
 are 144 rows, which take a few minutes on two cores.
 
-On a new machine, --quick takes about a minute. It verifies one head with each
+On a new machine, --quick takes one to three minutes. It verifies one head with each
 implementation of attention that the device has, in float32 and bfloat16, and compares
 attention alone with XLA's, in rows with padding and without sequences:
 
@@ -197,7 +197,7 @@ def _add_verify(command):
     "random models with every head)",
   )
   command.add_argument(
-    "--quick", action="store_true", help="a minute's part of it; not with FOLDER"
+    "--quick", action="store_true", help="a short part of it; not with FOLDER"
   )
 
 
@@ -220,7 +220,7 @@ def _verify(options) -> dict:
     text += "\n\nNot compared with Hugging Face: torch and transformers are not installed."
   return {
     "passes": all(row.passes for row in rows if row.passes is not None)
-    and all(x.passes for x in besides),
+    and not any(x.outcome == "FAILS" for x in besides),
     "rows": [dataclasses.asdict(row) | {"passes": row.passes} for row in rows],
     "beside_xla": [dataclasses.asdict(x) | {"passes": x.passes} for x in besides],
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",

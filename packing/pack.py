@@ -95,7 +95,7 @@ def pack(
     algorithm: a name from `ALGORITHMS`. The default, "auto", tries heuristics. If they miss
       the bound, it looks for the optimum for about two seconds of a core.
     max_sequences_per_pack: the depth limit. "auto" chooses the smallest limit that costs at
-      most 0.1 % more packs; see `choose_depth`. None or "max" sets no limit.
+      most 0.5 % more packs; see `choose_depth`. None or "max" sets no limit.
     row_length: tokens of a row, at least those of the longest sequence. None for the
       histogram's maximum sequence length, rounded up to the multiple if necessary.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.

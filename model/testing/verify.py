@@ -135,6 +135,12 @@ class Beside:
   def passes(self) -> bool:
     return self.difference <= TOLERANCES[self.dtype]
 
+  @property
+  def outcome(self) -> str:
+    """ "" if it passes. Models refuse a kernel for accelerators where it is wrong."""
+    refused = kernels.KERNELS[self.implementation].platform is not None
+    return "" if self.passes else "refused" if refused else "FAILS"
+
 
 def reference_is_installed() -> bool:
   return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
@@ -176,7 +182,7 @@ def verify(
 
 
 def quick(show: Callable[[list], Iterator] = iter) -> tuple[list[Row], list[Beside]]:
-  """The implementations that this device has, in float32 and bfloat16; about a minute.
+  """The implementations that this device has, in float32 and bfloat16.
 
   One head is verified, with one layer, and attention alone is compared with XLA's. Rows
   end in padding, have padding between sequences, or are empty.
@@ -354,9 +360,13 @@ def beside_table(besides: Sequence[Beside]) -> str:
   ]
   for one in besides:
     size = one.failed or f"{one.difference:.1e}"
-    end = "" if one.passes else "FAILS"
     lines.append(
-      f"| {one.implementation} | {one.dtype} | {one.row_length} | {size} | {end} |"
+      f"| {one.implementation} | {one.dtype} | {one.row_length} | {size} | {one.outcome} |"
+    )
+  if any(one.outcome == "refused" for one in besides):
+    lines.append(
+      "\nrefused: wrong on this device in such rows. attention_impl=auto takes another; by "
+      "name it is an error."
     )
   return "\n".join(lines)
 

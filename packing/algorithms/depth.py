@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,13 +19,16 @@ from packing.errors import InputError
 from packing.histogram import Histogram
 from packing.problem import Geometry, Problem, usage_of
 
-_COST = 0.001  # how many more packs a limit may cost, as a share
+# How many more packs a limit may cost, as a share. One more slot for a sequence makes a
+# step of BERT-base on an H200 0.6 % longer in rows of 2,048 tokens (docs/speed.md).
+_COST = 0.005
 _SIZES = 128  # up to this many, the relaxation takes hundredths of a second at any depth
 _WORK = 10**9  # takes some seconds; bounds for 128 sizes need far less
 # Depth times row length times lengths squared. Up to here `optimal` takes about two seconds
 # of a core; at 4 * 10^9 it may take a minute.
 _SOLVED_WORK = 6 * 10**8
-_QUICK_WORK = 5 * 10**7  # for the plan of a heuristic at one depth
+# For the plans of a heuristic at one depth, and at all; at most about a second.
+_QUICK_WORK, _QUICK_WORKS = 1.2 * 10**8, 2.5 * 10**8
 _BY_PLAN = {"ffd": heuristics.ffd, "bfd": heuristics.bfd, "mbs": mbs}
 _BY_PLAN |= {"lpfhp": heuristics.lpfhp, "spfhp": heuristics.spfhp}
 _BY_PLAN |= {"harmonic": heuristics.harmonic, "mffd": heuristics.mffd}
@@ -39,19 +44,18 @@ def choose_depth(
   length_multiple: int = 1,
   separator_tokens: int = 0,
 ) -> int:
-  """The smallest depth limit that costs at most 0.1 % more packs than no limit.
+  """The smallest depth limit that costs at most 0.5 % more packs than no limit.
 
   Deeper packs need more slots in each row of a batch. For a heuristic, its own plans are
-  compared, since it needs more depth than the optimum. Otherwise the bounds of the linear
-  relaxation are compared. With more than 128 different lengths, or rows above 1,024 tokens,
-  these are bounds for sizes rounded to 1/128 of a row: some sequences of each length are
-  rounded up and some down, so that the number of tokens stays the same. The same lengths
-  always give the same answer.
+  compared, since it needs more depth than the optimum. Otherwise plans of quick heuristics
+  are, and where these do not decide, bounds of the linear relaxation. With more than 128
+  different lengths, or rows above 1,024 tokens, sizes are rounded to 1/128 of a row: some
+  sequences of each length are rounded up and some down, so that the number of tokens stays
+  the same. The same lengths always give the same answer.
 
   With long rows and many lengths, `optimal` takes minutes to meet its bound at a small
-  depth. Then that depth is doubled until the plan of a heuristic is good enough. If many
-  sequences are shorter than 1/128 of a row, the answer is the depth of the deepest possible
-  pack, which limits nothing.
+  depth. Then that depth is doubled until the plan of a heuristic is good enough; so is the
+  mean depth, if many sequences are shorter than 1/128 of a row.
 
   Args:
     histogram: the lengths to pack.
@@ -85,38 +89,60 @@ def choose_depth(
   problem = geometry.problem(histogram)
   if algorithm == "auto" and problem.sizes.size > MAX_LENGTHS:
     algorithm = "lpfhp"  # auto uses it then
-  high = min(most_items(problem), histogram.num_sequences)
-  deepest, solved_work = high, problem.capacity * problem.sizes.size**2
-  exact = problem
-  if algorithm not in _BY_PLAN:
-    problem = _rounded(problem)
-    if _mean_share(problem) > _mean_share(exact) * (1 + _COST / 2):
-      return deepest  # many sequences are shorter than the unit and were rounded up
-
-  def packs(depth: int) -> int:
-    limited = dataclasses.replace(problem, depth=depth)
-    if algorithm in _BY_PLAN:
-      return _BY_PLAN[algorithm](limited).num_packs
-    return bounds(limited)[1]
-
-  enough = int(packs(high) * (1 + _COST))
-  low = min(-(-int(problem.demand.sum()) // enough), high)
-  while low < high:
-    middle = (low + high) // 2
-    if packs(middle) <= enough:
-      high = middle
-    else:
-      low = middle + 1
-  if algorithm in ("optimal", "auto") and high * solved_work > _SOLVED_WORK:
-    enough = int(heuristics.lpfhp(exact).num_packs * (1 + _COST))
-    while high < deepest and _quick_packs(exact, high) > enough:
+  deepest = min(most_items(problem), histogram.num_sequences)
+  if algorithm in _BY_PLAN:
+    return _smallest(problem, deepest, lambda x, _: _BY_PLAN[algorithm](x).num_packs)
+  rounded = _rounded(problem)
+  if is_coarse := _mean_share(rounded) > _mean_share(problem) * (1 + _COST / 2):
+    if algorithm not in ("optimal", "auto"):
+      return deepest
+    high = -(-int(problem.demand.sum()) // problem.simple_bound)
+  else:
+    high = _smallest(rounded, deepest, _about)
+  work = high * problem.capacity * problem.sizes.size**2
+  if algorithm in ("optimal", "auto") and (is_coarse or work > _SOLVED_WORK):
+    enough = int(heuristics.lpfhp(problem).num_packs * (1 + _COST))
+    effort = Effort(work=0 if is_coarse else _QUICK_WORKS)
+    while high < deepest and _quick_packs(_limited(problem, high), effort) > enough:
       high *= 2
   return min(high, deepest)
 
 
-def _quick_packs(problem: Problem, depth: int) -> int:
-  limited = dataclasses.replace(problem, depth=depth)
-  plans = quick_plans(limited, Effort(), most=_QUICK_WORK)
+def _smallest(
+  problem: Problem, deepest: int, packs: Callable[[Problem, float], int]
+) -> int:
+  """The smallest depth limit that costs few packs more than the deepest.
+
+  Args:
+    problem: sizes to pack.
+    deepest: a limit that limits nothing.
+    packs: the packs of a plan, about; from its problem and how many are enough.
+  """
+  enough = int(packs(_limited(problem, deepest), math.inf) * (1 + _COST))
+  low, high = min(-(-int(problem.demand.sum()) // enough), deepest), deepest
+  while low < high:
+    middle = (low + high) // 2
+    if packs(_limited(problem, middle), enough) <= enough:
+      high = middle
+    else:
+      low = middle + 1
+  return high
+
+
+def _limited(problem: Problem, depth: int) -> Problem:
+  return dataclasses.replace(problem, depth=depth)
+
+
+def _about(problem: Problem, enough: float) -> int:
+  """The packs of a heuristic if these, or a simple bound, decide; or else the bound."""
+  packs = _quick_packs(problem, Effort())
+  if packs <= enough or problem.simple_bound > enough:
+    return packs
+  return bounds(problem)[1]
+
+
+def _quick_packs(problem: Problem, effort: Effort) -> int:
+  plans = quick_plans(problem, effort, most=_QUICK_WORK)
   return min(plan.num_packs for plan in plans.values())
 
 

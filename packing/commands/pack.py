@@ -39,7 +39,7 @@ def add_arguments(command: argparse.ArgumentParser):
     metavar="M",
     default="auto",
     help="depth limit, or max for no limit (default: auto, the smallest limit that costs "
-    "at most 0.1 %% more packs)",
+    "at most 0.5 %% more packs)",
   )
   command.add_argument(
     "--option",

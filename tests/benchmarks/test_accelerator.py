@@ -76,7 +76,8 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
   ]
   besides = [verify.Beside("cudnn", "bfloat16", 192, difference=float("nan"))]
   monkeypatch.setattr(verify, "quick", lambda show: (rows, besides))
-  assert accelerator_session.prove(record) == ["xla"]
+  assert accelerator_session.prove(record) == ["xla", "cudnn"]
+  assert not accelerator_session.agrees(record, "cudnn", "bfloat16", 192)
   report = (tmp_path / "report.md").read_text()
   assert "| a head | blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
   assert "FAILS, cudnn_packed: no engine\n" in report
@@ -101,7 +102,7 @@ def test_a_kernel_that_is_wrong_in_rows_of_a_length_is_not_timed_there(
     assert [x for x, agrees in zip(names, agree, strict=True) if agrees] == right
   report = (tmp_path / "report.md").read_text()
   assert "| blocks | float32 | 512 | 1.0e+00 | FAILS |" in report
-  assert "| cudnn | float32 | 512 | no engine | FAILS |" in report
+  assert "| cudnn | float32 | 512 | no engine | refused |" in report
   monkeypatch.setattr(verify, "beside_xla", None)  # each is compared once
   assert not accelerator_session.agrees(record, "blocks", "float32", 512)
 

@@ -91,6 +91,9 @@ def test_attention_that_is_wrong_packed_and_unpacked_alike_is_seen_beside_xla(mo
   assert not wrong.passes
   assert 1e-3 < wrong.difference < 0.1
   assert "1.0e-02 | FAILS" in verify.beside_table([wrong])
+  refused = verify.beside_table([dataclasses.replace(wrong, implementation="cudnn")])
+  assert "1.0e-02 | refused" in refused
+  assert "auto takes another" in refused
 
 
 def test_a_kernel_that_overflows_where_scores_are_low_is_seen_beside_xla(monkeypatch):

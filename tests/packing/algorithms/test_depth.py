@@ -21,7 +21,7 @@ def break_solver(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["glue_cola_128", "squad_1_1_384"])
-def test_the_depth_is_the_smallest_within_a_thousandth(name):
+def test_the_depth_is_the_smallest_within_half_a_percent(name):
   """Compared with the proven bounds at this depth and at the next smaller one."""
   histogram = packing.load_histogram(name)
   chosen = packing.choose_depth(histogram)
@@ -31,7 +31,7 @@ def test_the_depth_is_the_smallest_within_a_thousandth(name):
     ).lower_bound
     for m in (chosen - 1, chosen, "max")
   }
-  assert bounds[chosen] <= 1.001 * bounds["max"] < bounds[chosen - 1]
+  assert bounds[chosen] <= 1.005 * bounds["max"] < bounds[chosen - 1]
 
 
 @pytest.mark.parametrize("algorithm", ["spfhp", "lpfhp", "ffd", "bfd"])
@@ -39,7 +39,7 @@ def test_a_heuristic_gets_the_depth_that_it_needs(algorithm):
   histogram = packing.load_histogram("wikipedia_512")
   chosen = packing.pack(histogram, algorithm=algorithm)
   most = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack="max")
-  assert chosen.num_packs <= 1.001 * most.num_packs
+  assert chosen.num_packs <= 1.005 * most.num_packs
   assert chosen.max_sequences_per_pack > packing.choose_depth(histogram)
 
 
@@ -104,7 +104,7 @@ def test_no_depth_is_chosen_that_wastes_rows():
   short = np.random.default_rng(0).integers(10, 40, 100_000)
   for row, mixed in ((512, lengths), (8192, short)):
     plan = packing.pack(mixed, max_sequence_length=row)
-    assert plan.num_packs <= 1.001 * plan.unlimited_bound + 1, row
+    assert plan.num_packs <= 1.005 * plan.unlimited_bound + 1, row
 
 
 def test_many_different_lengths_take_a_little_work_by_default():
@@ -112,11 +112,23 @@ def test_many_different_lengths_take_a_little_work_by_default():
   rng = np.random.default_rng(0)
   lengths = np.clip(rng.lognormal(4.5, 0.8, 20_000).astype(int), 1, 1024)
   plan = packing.pack(lengths, max_sequence_length=1024)
-  assert plan.num_packs <= 1.001 * plan.lower_bound
-  assert plan.packing_depth <= 4 * 9
+  assert plan.num_packs <= 1.005 * plan.lower_bound
+  assert plan.packing_depth <= 2 * 9
   deepest = packing.pack(lengths, max_sequence_length=1024, max_sequences_per_pack=None)
   assert deepest.num_packs <= deepest.lower_bound + 1
   assert "optimal" not in deepest.details["tried"]
+
+
+@pytest.mark.parametrize(("row_length", "most"), [(2048, 12), (8192, 128)])
+def test_rows_have_few_slots_though_many_short_sequences_would_fit(row_length, most):
+  """Without a limit 93 and 546; each slot takes time and memory on a GPU."""
+  histogram = packing.load_histogram("wikipedia_2048")
+  depth = packing.choose_depth(histogram, row_length=row_length)
+  assert depth <= most
+  plan = packing.pack(
+    histogram, algorithm="mbs", row_length=row_length, max_sequences_per_pack=depth
+  )
+  assert plan.efficiency > 0.99
 
 
 def test_a_plan_two_packs_above_the_bound_begins_a_search():
