@@ -7,6 +7,7 @@ memory is bounded whatever the file holds.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import pathlib
 import re
@@ -114,6 +115,52 @@ def split_line(line: str, where: str, fields: DocumentFields) -> Document:
       f"{where} has {len(cells)} texts separated by tabs; expected {either}{len(names)}."
     )
   return Document(dict(zip(names, cells, strict=False)), where)
+
+
+def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
+  """Sentences in CoNLL's columns: a word and its tag a line, a blank line after each.
+
+  Tabs separate columns, or spaces if a line has no tab. Lines of -DOCSTART- are left out.
+
+  Args:
+    lines: the lines of the file.
+    name: the file's name, for messages.
+    fields: `tokens` are in the first column and `tags` in the last, unless its `columns`
+      have their numbers, from 0.
+
+  Raises:
+    InputError: a line lacks a column, a sentence is too long, or a column has no number.
+  """
+  wanted = [field for field in ("tokens", "tags") if field in fields.names]
+  places = {"tokens": 0, "tags": -1}
+  for field in wanted:
+    column = fields.column(field)
+    if column.isdecimal():
+      places[field] = int(column)
+    elif column != field:
+      raise InputError(
+        f"columns names {short_repr(column)}; expected the number of a column of {name}."
+      )
+  held: list[list[str]] = []
+  size = first = 0
+  for number, line in itertools.chain(lines, [(0, "")]):
+    text = line.rstrip("\r\n")
+    cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
+    if not text.strip():
+      if held:
+        values = zip(wanted, map(list, zip(*held, strict=True)), strict=True)
+        yield Document(dict(values), f"{name}, line {first}")
+      held, size = [], 0
+    elif cells[0] != "-DOCSTART-":
+      first = first if held else number
+      if len(cells) <= max(len(wanted) - 1, *(places[field] for field in wanted)):
+        raise InputError(
+          f"{name}, line {number} is {short_repr(text)}; expected a word and its tag."
+        )
+      held.append([cells[places[field]] for field in wanted])
+      size += len(text)
+      if size > MAX_DOCUMENT_BYTES:
+        raise too_long_error(f"{name}, line {first}")
 
 
 def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:

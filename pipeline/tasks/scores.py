@@ -1,4 +1,4 @@
-"""The metrics of GLUE and SQuAD, as fractions."""
+"""The metrics of GLUE, SQuAD and tags, as fractions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pipeline.store import SequenceStore
-from pipeline.tasks import squad
+from pipeline.tasks import squad, tagging
 
 # scikit-learn and SciPy take a second to import, and workers that tokenise need neither.
 
@@ -125,7 +125,11 @@ _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def score_sequences(
-  store: SequenceStore, outputs: Sequence[np.ndarray], *, metrics: Sequence[str]
+  store: SequenceStore,
+  outputs: Sequence[np.ndarray],
+  labels: Sequence[str] = (),
+  *,
+  metrics: Sequence[str],
 ) -> dict[str, float]:
   """Metrics of the likeliest classes or of predicted numbers, and their mean as `score`.
 
@@ -137,22 +141,25 @@ def score_sequences(
   Raises:
     ValueError: the outputs have wrong shapes or are not finite.
   """
-  labels, found = store.sequence_labels, np.stack(outputs)  # type: ignore[arg-type]
-  if labels.dtype.kind == "f":
+  del labels  # their names
+  numbers, found = store.sequence_labels, np.stack(outputs)  # type: ignore[arg-type]
+  if numbers.dtype.kind == "f":
     fits, what = found.shape == (len(store), 1), "one finite number"
   else:
-    fits = found.ndim == 2 and len(found) == len(store) and found.shape[1] > labels.max()
-    what = f"{labels.max() + 1} or more finite logits"
+    fits = found.ndim == 2 and len(found) == len(store) and found.shape[1] > numbers.max()
+    what = f"{numbers.max() + 1} or more finite logits"
   if not (fits and np.isfinite(found).all()):
     raise ValueError(
       f"The outputs have the shape {found.shape}; expected {len(store)} times {what}."
     )
-  predicted = found[:, 0] if labels.dtype.kind == "f" else found.argmax(axis=1)
-  values = {name: _METRICS[name](labels, predicted) for name in metrics}
+  predicted = found[:, 0] if numbers.dtype.kind == "f" else found.argmax(axis=1)
+  values = {name: _METRICS[name](numbers, predicted) for name in metrics}
   return {"score": sum(values.values()) / len(values)} | values
 
 
-def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[str, float]:
+def score_answers(
+  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str] = ()
+) -> dict[str, float]:
   """Exact match and F1 of the likeliest answers, each question once; `score` is F1.
 
   Args:
@@ -162,6 +169,7 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
   Raises:
     ValueError: the outputs have wrong shapes or are not finite.
   """
+  del labels
   exact, shared = [], []
   for windows, logits in squad.questions(store.records(), outputs):
     best = squad.n_best(windows, *squad.start_and_end(windows, logits))
@@ -170,3 +178,40 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
     shared.append(answer_f1(text, answers))
   f1 = float(np.mean(shared))
   return {"score": f1, "exact_match": float(np.mean(exact)), "f1": f1}
+
+
+def score_tags(
+  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str] = ()
+) -> dict[str, float]:
+  """Accuracy of the words' tags, each word once; of BIO tags also scores of entities.
+
+  An entity is right if its kind and both ends are. `score` is then F1, of all entities
+  together, otherwise the accuracy.
+
+  Args:
+    store: windows of sentences.
+    outputs: float[length, num_labels] logits of each window.
+    labels: names of the tags, in the order of their numbers.
+
+  Raises:
+    ValueError: the outputs have wrong shapes or are not finite.
+
+  References:
+    Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419; conlleval, seqeval.
+  """
+  words = hits = right = expected = predicted = 0
+  for windows, logits in squad.questions(store.records(), outputs):
+    marks, found = tagging.of_words([w["token_labels"] for w in windows], logits)
+    tags = found.argmax(axis=1)
+    words, hits = words + marks.size, hits + int((tags == marks).sum())
+    if tagging.is_bio(labels):
+      truth, said = (tagging.entities(labels[n] for n in x) for x in (marks, tags))
+      right += len(truth & said)
+      expected, predicted = expected + len(truth), predicted + len(said)
+  accuracy = hits / max(words, 1)
+  if not tagging.is_bio(labels):
+    return {"score": accuracy, "accuracy": accuracy}
+  precision, recall = right / max(predicted, 1), right / max(expected, 1)
+  f1 = 2 * right / max(predicted + expected, 1)
+  of_entities = {"precision": precision, "recall": recall, "f1": f1}
+  return {"score": f1, **of_entities, "accuracy": accuracy}
