@@ -1,4 +1,4 @@
-"""Sentences of standard input in lower case, each word tagged with its capitals, as JSON."""
+"""Writes the sentences of standard input in lower case, tagged with their capitals."""
 
 import json
 import re
