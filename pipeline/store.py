@@ -144,10 +144,13 @@ class SequenceStore:
   def _set_batches(self, batches: list[pa.RecordBatch]):
     self.schema = batches[0].schema
     self.has_token_labels = "token_labels" in self.schema.names
-    views = [_list_column(batch, "input_ids") for batch in batches]
-    self._tokens, lengths = [view[0] for view in views], [view[1] for view in views]
+    # int32 of each record batch, views into the mapped file
+    self._tokens = [batch.column("input_ids").flatten().to_numpy() for batch in batches]
+    lengths = [np.diff(batch.column("input_ids").offsets.to_numpy()) for batch in batches]
     if self.has_token_labels:
-      self._labels = [_list_column(batch, "token_labels")[0] for batch in batches]
+      self._labels = [
+        batch.column("token_labels").flatten().to_numpy() for batch in batches
+      ]
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
     self.lengths = np.concatenate(lengths).astype(np.int32)
     self._starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
@@ -216,13 +219,6 @@ class SequenceStore:
     for number, here in zip(used.tolist(), np.split(order, first[1:]), strict=False):
       tokens[here] = self._tokens[number][places[here] - self._bounds[number]]
     return tokens
-
-
-def _list_column(batch: pa.RecordBatch, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """The values of a column of lists, a view into the mapped file, and their numbers."""
-  column = batch.column(name)
-  offsets = column.offsets.to_numpy()
-  return column.values.to_numpy()[offsets[0] : offsets[-1]], np.diff(offsets)
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

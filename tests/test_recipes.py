@@ -53,47 +53,48 @@ def test_tf_data():
   check(list(rows.as_numpy_iterator()))
 
 
+# Of both trainers: nothing but training.
+OPTIONS = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+
+
 @pytest.mark.extra("torch", "transformers", "accelerate")
 @pytest.mark.parametrize(
-  ("architecture", "accumulate"),
-  [("BertForMaskedLM", 1), ("ModernBertForMaskedLM", 1), ("GPT2LMHeadModel", 2)],
+  ("architecture", "sizes", "accumulate"),
+  [
+    ("BertForMaskedLM", "SIZES", 1),
+    ("ModernBertForMaskedLM", "MODERN_SIZES", 1),
+    ("GPT2LMHeadModel", "GPT2_SIZES", 2),
+  ],
 )
 def test_the_trainer_learns_what_it_would_of_sequences_alone(
-  tmp_path, architecture, accumulate
+  tmp_path, architecture, sizes, accumulate
 ):
   """Two epochs of one step each; BERT's loss of micro-batches is their own mean."""
   import torch
 
   from tests.model import reference
 
-  sizes = {"BertForMaskedLM": reference.SIZES, reference.GPT2: reference.GPT2_SIZES}
-  fields = sizes.get(architecture, reference.MODERN_SIZES)["odd"]
   dropout = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop")
-  none = dict.fromkeys((*dropout, "embd_pdrop", "resid_pdrop"), 0.0)
-  packed, alone = (reference.make(architecture, **fields, **none) for _ in range(2))
+  fields = getattr(reference, sizes)["odd"]
+  fields |= dict.fromkeys((*dropout, "embd_pdrop", "resid_pdrop"), 0.0)
+  packed, alone, start = (reference.make(architecture, **fields) for _ in range(3))
   causal = architecture == reference.GPT2
   examples = []
   for ids in SEQUENCES[:31]:
     ids = (1 + ids[:7] % 28).tolist()
     labels = ids if causal else [x if i % 3 == 0 else -100 for i, x in enumerate(ids)]
     examples.append({"input_ids": ids, "labels": labels})
+  rows = packing.pack(
+    [len(x["labels"]) for x in examples], max_sequence_length=16
+  ).num_packs
+  assert rows < len(examples) / 2
 
-  make_trainer = runpy.run_path(str(RECIPE.with_name("hugging_face_trainer.py")))
   options = {"output_dir": str(tmp_path), "learning_rate": 0.1, "optim": "sgd"}
-  options |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "use_cpu": True}
-  options |= {"report_to": [], "save_strategy": "no", "disable_tqdm": True}
-  options |= {"num_train_epochs": 2, "gradient_accumulation_steps": accumulate}
-  lengths = [len(example["input_ids"]) for example in examples]
-  rows = packing.pack(lengths, max_sequence_length=16).num_packs
-  trainer = make_trainer["packed_trainer"](
-    packed,
-    examples,
-    longest=16,
-    causal=causal,
-    per_device_train_batch_size=-(-rows // accumulate),
-    **options,
-  )
-  assert rows < len(examples) / 1.5
+  options |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "num_train_epochs": 2}
+  options |= {"gradient_accumulation_steps": accumulate, "longest": 16, "causal": causal}
+  options |= {"per_device_train_batch_size": -(-rows // accumulate)} | OPTIONS
+  recipe = runpy.run_path(str(RECIPE.with_name("hugging_face_trainer.py")))
+  trainer = recipe["packed_trainer"](packed, examples, **options)
   before = [pack.tolist() for pack in trainer.train_dataset.assignment]
   trainer.train()
   assert trainer.state.global_step == 2
@@ -101,20 +102,19 @@ def test_the_trainer_learns_what_it_would_of_sequences_alone(
 
   optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
   for _ in range(2):
-    total, count = torch.zeros(()), 0
+    losses = []
     for example in examples:
       ids, labels = (torch.tensor([example[x]]) for x in ("input_ids", "labels"))
       logits = alone(input_ids=ids).logits[0]
       logits, labels = (logits[:-1], labels[0, 1:]) if causal else (logits, labels[0])
-      total = total + torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-      count += int((labels != -100).sum())
-    (total / count).backward()
-    optimizer.step()
+      loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+      losses.append(loss[labels != -100])
     optimizer.zero_grad()
-  start = reference.make(architecture, **fields, **none).state_dict()
+    torch.cat(losses).mean().backward()
+    optimizer.step()
   for name, expected in alone.state_dict().items():
     torch.testing.assert_close(packed.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
-    moved = bool((expected != start[name]).any())
+    moved = bool((expected != start.state_dict()[name]).any())
     assert moved or "bias" in name or "embed" in name or "wpe" in name, name
 
 
@@ -126,35 +126,28 @@ def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(t
 
   from tests.model import reference
 
-  recipe = runpy.run_path(str(RECIPE.with_name("sentence_transformers_trainer.py")))
+  letters = [*"abcdefgh"]
   fields = reference.SIZES["odd"] | {"hidden_dropout_prob": 0.0}
   config = reference.transformers.BertConfig(**fields, attention_probs_dropout_prob=0.0)
   reference.torch.manual_seed(0)
   reference.transformers.BertModel(config).save_pretrained(tmp_path / "model")
-  vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+  vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
   (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
   tokenizer = reference.transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
   tokenizer.save_pretrained(tmp_path / "model")
   rng = np.random.default_rng(0)
-  text = [" ".join(rng.choice([*"abcdefgh"], n)) for n in rng.integers(1, 14, 48)]
-  columns = {"anchor": text[:24], "positive": text[24:]}
+  text = [" ".join(rng.choice(letters, n)) for n in rng.integers(1, 14, 48)]
+  data = datasets.Dataset.from_dict({"anchor": text[:24], "positive": text[24:]})
+  recipe = runpy.run_path(str(RECIPE.with_name("sentence_transformers_trainer.py")))
+  options = {"output_dir": str(tmp_path / "out"), "per_device_train_batch_size": 6}
+  options |= {"learning_rate": 1e-3, "logging_steps": 1} | OPTIONS
   found = []
   for packed in (False, True):
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    arguments = sentence_transformers.SentenceTransformerTrainingArguments(
-      *(str(tmp_path / "out"),),
-      per_device_train_batch_size=6,
-      learning_rate=1e-3,
-      logging_steps=1,
-      report_to=[],
-      save_strategy="no",
-      use_cpu=True,
-      disable_tqdm=True,
-    )
     trainer = sentence_transformers.SentenceTransformerTrainer(
       model=model,
-      args=arguments,
-      train_dataset=datasets.Dataset.from_dict(columns),
+      args=sentence_transformers.SentenceTransformerTrainingArguments(**options),
+      train_dataset=data,
       loss=losses.MultipleNegativesRankingLoss(model),
       data_collator=recipe["PackedColumns"](model.tokenizer) if packed else None,
     )

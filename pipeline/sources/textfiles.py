@@ -27,6 +27,7 @@ from pipeline.sources.document import (
 )
 
 MAX_JSON_BYTES = 2**30  # a file in SQuAD's layout is read at once
+_COLUMNS = {"tokens": 0, "tags": -1}  # first and last
 Lines = Iterable[tuple[int, str]]  # with their numbers, from 1
 
 
@@ -131,33 +132,32 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
   Raises:
     InputError: a line lacks a column, a sentence is too long, or a column has no number.
   """
-  wanted = [field for field in ("tokens", "tags") if field in fields.names]
-  places = {"tokens": 0, "tags": -1}
-  for field in wanted:
+  places = {field: _COLUMNS[field] for field in _COLUMNS if field in fields.names}
+  for field in places:
     column = fields.column(field)
-    if column.isdecimal():
-      places[field] = int(column)
-    elif column != field:
+    if column != field and not column.isdecimal():
       raise InputError(
         f"columns names {short_repr(column)}; expected the number of a column of {name}."
       )
-  held: list[list[str]] = []
+    places[field] = places[field] if column == field else int(column)
+  least = max(len(places), *(place + 1 for place in places.values()))
+  held: dict[str, list[str]] = {field: [] for field in places}
   size = first = 0
   for number, line in itertools.chain(lines, [(0, "")]):
     text = line.rstrip("\r\n")
     cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
     if not text.strip():
-      if held:
-        values = zip(wanted, map(list, zip(*held, strict=True)), strict=True)
-        yield Document(dict(values), f"{name}, line {first}")
-      held, size = [], 0
+      if size:
+        yield Document(held, f"{name}, line {first}")
+      held, size = {field: [] for field in places}, 0
     elif cells[0] != "-DOCSTART-":
-      first = first if held else number
-      if len(cells) <= max(len(wanted) - 1, *(places[field] for field in wanted)):
+      if len(cells) < least:
         raise InputError(
           f"{name}, line {number} is {short_repr(text)}; expected a word and its tag."
         )
-      held.append([cells[places[field]] for field in wanted])
+      first = first if size else number
+      for field, place in places.items():
+        held[field].append(cells[place])
       size += len(text)
       if size > MAX_DOCUMENT_BYTES:
         raise too_long_error(f"{name}, line {first}")

@@ -125,11 +125,7 @@ _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def score_sequences(
-  store: SequenceStore,
-  outputs: Sequence[np.ndarray],
-  labels: Sequence[str] = (),
-  *,
-  metrics: Sequence[str],
+  store: SequenceStore, outputs: Sequence[np.ndarray], *, metrics: Sequence[str]
 ) -> dict[str, float]:
   """Metrics of the likeliest classes or of predicted numbers, and their mean as `score`.
 
@@ -141,25 +137,22 @@ def score_sequences(
   Raises:
     ValueError: the outputs have wrong shapes or are not finite.
   """
-  del labels  # their names
-  numbers, found = store.sequence_labels, np.stack(outputs)  # type: ignore[arg-type]
-  if numbers.dtype.kind == "f":
+  labels, found = store.sequence_labels, np.stack(outputs)  # type: ignore[arg-type]
+  if labels.dtype.kind == "f":
     fits, what = found.shape == (len(store), 1), "one finite number"
   else:
-    fits = found.ndim == 2 and len(found) == len(store) and found.shape[1] > numbers.max()
-    what = f"{numbers.max() + 1} or more finite logits"
+    fits = found.ndim == 2 and len(found) == len(store) and found.shape[1] > labels.max()
+    what = f"{labels.max() + 1} or more finite logits"
   if not (fits and np.isfinite(found).all()):
     raise ValueError(
       f"The outputs have the shape {found.shape}; expected {len(store)} times {what}."
     )
-  predicted = found[:, 0] if numbers.dtype.kind == "f" else found.argmax(axis=1)
-  values = {name: _METRICS[name](numbers, predicted) for name in metrics}
+  predicted = found[:, 0] if labels.dtype.kind == "f" else found.argmax(axis=1)
+  values = {name: _METRICS[name](labels, predicted) for name in metrics}
   return {"score": sum(values.values()) / len(values)} | values
 
 
-def score_answers(
-  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str] = ()
-) -> dict[str, float]:
+def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[str, float]:
   """Exact match and F1 of the likeliest answers, each question once; `score` is F1.
 
   Args:
@@ -169,7 +162,6 @@ def score_answers(
   Raises:
     ValueError: the outputs have wrong shapes or are not finite.
   """
-  del labels
   exact, shared = [], []
   for windows, logits in squad.questions(store.records(), outputs):
     best = squad.n_best(windows, *squad.start_and_end(windows, logits))
@@ -181,7 +173,7 @@ def score_answers(
 
 
 def score_tags(
-  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str] = ()
+  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str]
 ) -> dict[str, float]:
   """Accuracy of the words' tags, each word once; of BIO tags also scores of entities.
 
@@ -199,19 +191,22 @@ def score_tags(
   References:
     Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419; conlleval, seqeval.
   """
+  has_entities = tagging.is_bio(labels)
   words = hits = right = expected = predicted = 0
   for windows, logits in squad.questions(store.records(), outputs):
     marks, found = tagging.of_words([w["token_labels"] for w in windows], logits)
     tags = found.argmax(axis=1)
-    words, hits = words + marks.size, hits + int((tags == marks).sum())
-    if tagging.is_bio(labels):
+    words += marks.size
+    hits += int((tags == marks).sum())
+    if has_entities:
       truth, said = (tagging.entities(labels[n] for n in x) for x in (marks, tags))
       right += len(truth & said)
-      expected, predicted = expected + len(truth), predicted + len(said)
+      expected += len(truth)
+      predicted += len(said)
   accuracy = hits / max(words, 1)
-  if not tagging.is_bio(labels):
+  if not has_entities:
     return {"score": accuracy, "accuracy": accuracy}
-  precision, recall = right / max(predicted, 1), right / max(expected, 1)
   f1 = 2 * right / max(predicted + expected, 1)
-  of_entities = {"precision": precision, "recall": recall, "f1": f1}
-  return {"score": f1, **of_entities, "accuracy": accuracy}
+  precision, recall = right / max(predicted, 1), right / max(expected, 1)
+  entities = {"precision": precision, "recall": recall, "f1": f1}
+  return {"score": f1, **entities, "accuracy": accuracy}

@@ -62,8 +62,7 @@ class Task:
     label_names: names of the classes in the order of their numbers; () for none.
     tallied_shares: names in the tally whose counts the manifest gives per sequence.
     head: the model that learns the task, as `model.MODELS` names it; "" for none.
-    score: computes the task's scores for `pipeline.score`, from a store, outputs and names
-      of classes; None if it has none.
+    score: computes the task's scores for `pipeline.score`; None if it has none.
     make_unlabelled: turns documents to predict into pairs of a document and its
       sequences, without labels; None if the task predicts nothing.
     line_fields: the fields on each line of a text file of examples to predict; () if text
@@ -329,4 +328,5 @@ def score(
   if task is None or task.score is None:
     known = ", ".join(name for name, task in TASKS.items() if task.score)
     raise InputError(f"{short_repr(task_name)} has no score; expected one of {known}.")
-  return task.score(store, outputs, labels)
+  names = (labels,) if task.schema == TAGGING_SCHEMA else ()
+  return task.score(store, outputs, *names)
