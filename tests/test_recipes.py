@@ -75,8 +75,8 @@ def test_the_trainer_learns_what_it_would_of_sequences_alone(
   from tests.model import reference
 
   dropout = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop")
-  fields = getattr(reference, sizes)["odd"]
-  fields |= dict.fromkeys((*dropout, "embd_pdrop", "resid_pdrop"), 0.0)
+  none = dict.fromkeys((*dropout, "embd_pdrop", "resid_pdrop"), 0.0)
+  fields = getattr(reference, sizes)["odd"] | none
   packed, alone, start = (reference.make(architecture, **fields) for _ in range(3))
   causal = architecture == reference.GPT2
   examples = []
