@@ -17,6 +17,7 @@ from pipeline.batches.loader import PackedLoader
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.tasks import tagging
+from pipeline.tokenizer import SPECIAL_TOKENS, train_bpe
 from tests.pipeline.tasks.making import CLS, ID, SEP
 
 NAMES = ["B-LOC", "B-PER", "I-PER", "O"]
@@ -279,3 +280,21 @@ def test_entities_are_those_of_seqeval(tags, without_kinds):
     expected = {(kind, start, end + 1) for kind, start, end in get_entities(one)}
     found = {(kind or "_", start, end) for kind, start, end in tagging.entities(one)}
     assert found == expected
+
+
+def test_pieces_that_begin_with_a_space_belong_to_the_next_word(tmp_path):
+  """Byte-level BPE, as ModernBERT's: the words are split as the text that they make."""
+  path = tmp_path / "tokenizer.json"
+  path.write_text(train_bpe(["ab abc"] * 9, vocab_size=290, special_tokens=SPECIAL_TOKENS))
+  words = ["ab", "abc", "é", "b a", "-", "abc"]
+  source = tmp_path / "rows.jsonl"
+  source.write_text(json.dumps({"tokens": words, "tags": [*"xyxyxy"]}))
+  chosen = DatasetSettings(str(source), 32, task="tagging", vocab_file=str(path))
+  dataset = prepare(tmp_path / "out", chosen)
+  (record,) = records(dataset)
+  pieces = [dataset.vocabulary[number] for number in record["input_ids"]]
+  labels = record["token_labels"]
+  assert dataset.tokenizer.encode([" ".join(words)]) == [record["input_ids"][1:-1]]
+  firsts = [pieces[place] for place, label in enumerate(labels) if label >= 0]
+  assert [first.lstrip("Ġ")[:1] for first in firsts] == ["a", "a", "Ã", "b", "-", "a"]
+  assert len(pieces) > len(words) + 2
