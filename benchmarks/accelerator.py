@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None):
     changes=CHANGED,
     dtype=dtype,
     pace=pace,
-    proven=prove(record),
+    proven=prove(record, dtype),
     torch_device=torch_device,
   )
   for name in names:

@@ -75,8 +75,8 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
     exact("splash", "float32", not_run="needs TPUs"),
   ]
   besides = [verify.Beside("cudnn", "bfloat16", 192, difference=float("nan"))]
-  monkeypatch.setattr(verify, "quick", lambda show: (rows, besides))
-  assert accelerator_session.prove(record) == ["xla", "cudnn"]
+  monkeypatch.setattr(verify, "quick", lambda show, dtypes: (rows, besides))
+  assert accelerator_session.prove(record, "bfloat16") == ["xla", "cudnn"]
   assert not accelerator_session.agrees(record, "cudnn", "bfloat16", 192)
   report = (tmp_path / "report.md").read_text()
   assert "| a head | blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
