@@ -109,31 +109,6 @@ def _traced_params(config: ModelConfig, head: str) -> Params:
   return nnx.to_pure_dict(abstract_model(config, head)[1])
 
 
-def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
-  """Gives the token embedding another `vocab_multiple`.
-
-  Args:
-    config: the config of the parameters.
-    params: the parameters. Entries beyond `vocab_size` are removed; new entries are zero.
-    multiple: the new `vocab_multiple`.
-
-  Returns:
-    The new config and parameters; unchanged arrays are shared, not copied.
-  """
-  new = dataclasses.replace(config, vocab_multiple=multiple)
-
-  def resize(x):
-    x = x[: config.vocab_size]
-    missing = new.padded_vocab_size - config.vocab_size
-    return jnp.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1))) if missing else x
-
-  token = {"embedding": resize(params["embeddings"]["token"]["embedding"])}
-  params = params | {"embeddings": params["embeddings"] | {"token": token}}
-  if "mlm_bias" in params:
-    params |= {"mlm_bias": resize(params["mlm_bias"])}
-  return new, params
-
-
 def encoder_of(stored: StoredModel) -> StoredModel:
   """The model without its head; a BERT keeps the pooler, if its head has one."""
   config = stored.config

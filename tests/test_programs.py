@@ -118,7 +118,7 @@ def test_eval_repeats_the_runs_own_numbers_packed_or_not(folder, finished):
     (
       "by_sentence",
       "model.attention_mask=token_type model.dtype=bfloat16 model.remat=layers "
-      "model.vocab_multiple=128 model.dropout_rate=0.1 train.loss_unit=token",
+      "model.dropout_rate=0.1 train.loss_unit=token",
     ),
   ],
 )

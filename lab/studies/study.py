@@ -44,7 +44,7 @@ _REMOVED = {
   **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
   **{"keep_memory": True, "length_multiple": 1, "separator_tokens": 0},
   **{"doc_stride": 128, "max_question_length": 64, "loader_workers": 0},
-  **{"assignment": "fresh", "pooling": "cls", "profile": 0},
+  **{"assignment": "fresh", "pooling": "cls", "profile": 0, "vocab_multiple": 1},
 }
 # Pairs of runs are compared to the last digits, whatever device a machine has.
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}

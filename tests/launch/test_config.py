@@ -219,7 +219,6 @@ CHANGES: dict[str, tuple] = {
   "model.next_sentence": (False, model_of),
   "model.global_base": (7.0, model_of, MODERN),
   "model.remat": ("layers", model_of),
-  "model.vocab_multiple": (8, model_of),
   "model.position_reset": (False, model_of),
   "model.dtype": ("bfloat16", model_of),
   "optimizer.name": ("adamw", optimizer_of),

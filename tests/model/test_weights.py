@@ -28,7 +28,7 @@ VOCABULARY = Vocabulary(TOKENS, lowercase=False)
 def stored(tmp_path):
   """A folder as training leaves it, with two checkpoints, and what is in the first."""
   given = hf.open_model(PRETRAINING)
-  config, params = weights.resize_vocabulary(given.config, given.load(), multiple=16)
+  config, params = given.config, given.load()
   folder = tmp_path / "run"
   folder.mkdir()
   weights.describe(folder, config, head="pretraining", vocabulary=VOCABULARY)

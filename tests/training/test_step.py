@@ -114,7 +114,7 @@ def test_the_batch_is_split_and_the_parameters_are_on_every_device():
 
 
 # Sizes that 2 and 4 devices divide, but for the two numbers of the NSP bias.
-SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_multiple": 8}
+SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 32}
 
 
 @pytest.mark.parametrize(
@@ -273,19 +273,6 @@ def test_the_metrics_of_steps_add_up_to_those_of_one():
   for name in ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"):
     assert parts[name] == pytest.approx(expected[name], rel=1e-5)
   assert parts["loss"] == parts["mlm_loss"] + parts["nsp_loss"]
-
-
-def test_rows_of_the_vocabulary_that_were_added_start_at_zero_and_stay():
-  ordinary = make_program().init()["params"]["embeddings"]["token"]["embedding"]
-  program = make_program(vocab_multiple=8)
-  before = np.asarray(program.init()["params"]["embeddings"]["token"]["embedding"])
-  assert before.shape[0] == 32
-  np.testing.assert_array_equal(before[:29], ordinary)
-  params, _ = run(program, [make_batch(8, seed) for seed in range(3)])
-  after = params["embeddings"]["token"]["embedding"]
-  assert (after[:29] != before[:29]).any(1).all()
-  assert (after[29:] == 0).all()
-  assert (params["mlm_bias"][29:] == 0).all()
 
 
 def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
