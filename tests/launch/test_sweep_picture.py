@@ -5,9 +5,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from launch.record import plots as drawing
-from launch.sweep import __main__ as sweep
 from launch.sweep import picture as sweep_picture
-from tests.launch import test_sweep
 from tests.launch.record.test_report import picture, share_of
 
 FIRST, SECOND = map(to_rgba, drawing.colours(2))
@@ -55,22 +53,3 @@ def test_the_picture_of_a_sweep_has_every_run_and_the_means(axes_of):
   assert last == [[30, pytest.approx(y)] for y in (0.2, 0.4, 0.3, 0.1, 0.1)]
   for colour in (FIRST, SECOND):
     assert share_of(pixels, colour) > 5e-4
-
-
-def test_a_sweep_of_several_tasks_shows_the_runs_of_the_first(tmp_path, monkeypatch):
-  """The others do not have its metric."""
-  arms = {"masked": {}, "causal": {"data.task": "text"}}
-  swept = test_sweep.make_sweep(tmp_path, arms=arms)
-  for run, metric in zip(swept.runs, ("mlm_accuracy", "causal_accuracy"), strict=True):
-    test_sweep.finish(tmp_path, run, 0.25, metric=metric)
-  drawn = {}
-  draw = sweep_picture.draw
-
-  def keep(path, arms, *, metric):
-    drawn.update(arms)
-    draw(path, arms, metric=metric)
-
-  monkeypatch.setattr(sweep_picture, "draw", keep)
-  sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
-  picture(tmp_path / "sweep.png")
-  assert list(drawn) == ["masked"]
