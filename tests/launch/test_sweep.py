@@ -244,9 +244,9 @@ def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
   finish(tmp_path / "runs", longer.runs[2], 0.3)
   begun: list[str] = []
 
-  def run_all(tasks, *, jobs):
+  def run_all(queue, *, jobs):
     assert jobs == 4
-    begun.extend(task.name for task in tasks if not task.is_finished())
+    begun.extend(job.name for job in queue if not job.is_finished())
     finish(tmp_path / "runs", swept.runs[0], 0.4)
     return {names[5]: "broken"}
 
