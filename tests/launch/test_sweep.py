@@ -8,14 +8,16 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 from launch import workdir
-from launch.record import metrics
+from launch.record import metrics, plots
 from launch.sweep import __main__ as sweep
 from launch.sweep import file as sweep_file
 from launch.sweep import picture as sweep_picture
 from launch.sweep import table as sweep_table
 from launch.sweep.file import load_sweep
+from tests.launch.record.test_report import picture, share_of
 from tests.programs import SETTINGS, STEPS, fields
 from training.errors import ConfigError
 
@@ -233,6 +235,27 @@ def test_the_picture_has_the_finished_runs_of_the_first_task(tmp_path, monkeypat
   written = " ".join((tmp_path / "sweep.md").read_text().split())
   assert "masked-token accuracy | next-token accuracy" in written
   assert "15.00% ± 7.07%" in written
+
+
+def test_the_picture_has_every_run_and_the_means(tmp_path, monkeypatch):
+  def lines(last):
+    return [{"step": t, "mlm_accuracy": last * t / 30} for t in (10, 20, 30)]
+
+  def points(axis):
+    return [x for line in axis.lines if (x := line.get_xydata().tolist())]
+
+  found, save = [], plots.save
+  monkeypatch.setattr(plots, "save", lambda x, path: (found.extend(x.axes), save(x, path)))
+  arms = {"with": [lines(0.2), lines(0.4)], "without": [lines(0.1)]}
+  sweep_picture.draw(tmp_path / "picture.png", arms)
+  left, right = found
+  assert [x.get_text() for x in left.get_yticklabels()] == ["with", "without"]
+  ends = [[[0.2, 0], [0.4, 0]], [[pytest.approx(0.3), 0]], [[0.1, 1]], [[0.1, 1]]]
+  assert points(left) == ends
+  last = [curve[-1] for curve in points(right)]
+  assert last == [[30, pytest.approx(y)] for y in (0.2, 0.4, 0.3, 0.1, 0.1)]
+  pixels = picture(tmp_path / "picture.png")
+  assert min(share_of(pixels, to_rgba(x)) for x in plots.colours(2)) > 5e-4
 
 
 def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
