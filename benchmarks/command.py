@@ -13,7 +13,7 @@ from lab import options as lab
 from lab.options import add
 from model import SIZES
 from packing.commands.program import Parser
-from packing.files import check_writable, write_json
+from packing.files import NotWritten, check_writable, write_json
 
 DTYPES = ("float32", "bfloat16")
 
@@ -56,6 +56,8 @@ def output_file(text: str) -> str:
   try:
     pathlib.Path(text).parent.mkdir(parents=True, exist_ok=True)
     check_writable(text)
+  except NotWritten as error:
+    raise argparse.ArgumentTypeError(str(error)) from error
   except OSError as error:
     raise argparse.ArgumentTypeError(f"cannot write {text}: {error}") from error
   return text
