@@ -216,12 +216,12 @@ def test_a_peer_that_does_not_run_is_named(record, tmp_path, monkeypatch):
     seconds = dict.fromkeys(("median", "low", "high"), 0.5)
     way = accelerator_session.WAYS["masked"]
     measured = {"case": case.name, "sequences": rows, "way": way, "seconds": seconds}
-    return [measured], {"flattened": "flash_attn is not installed"}
+    return [measured], {"compiled": "there is no compiler"}
 
   monkeypatch.setattr(accelerator_session, "peers", peers)
   make_session(record, torch_device="cuda").measure("pytorch")
-  flattened = accelerator_session.WAYS["flattened"]
-  assert left_out(tmp_path) == [(flattened, "flash_attn is not installed")]
+  compiled = accelerator_session.WAYS["compiled"]
+  assert left_out(tmp_path) == [(compiled, "there is no compiler")]
   assert "| 500.0 (500.0 to 500.0) | 4.0 |" in (tmp_path / "report.md").read_text()
 
 
@@ -233,23 +233,6 @@ def test_pytorch_takes_the_same_sequences(record, dtype):
   assert ways[:2] == [accelerator_session.WAYS[x] for x in ("masked", "unpadded")]
   assert all(peer["seconds"]["median"] > 0 for peer in measured)
   assert len(measured) + len(failed) == len(accelerator_session.WAYS)
-
-
-@pytest.mark.extra("torch", "transformers")
-def test_flattened_batches_have_the_unpadded_ones_tokens():
-  import numpy as np
-
-  from benchmarks import hugging_face
-  from benchmarks.accelerator_steps import plan_of
-  from lab.timing import speedup
-
-  batch = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"][0]
-  ours = hugging_face._prepare_unpadded(batch)
-  theirs = hugging_face._prepare_flattened(batch)
-  for name in ("input_ids", "token_type_ids", "position_ids", "starts"):
-    assert np.array_equal(ours[name], theirs[name])
-  first = np.isin(ours["masked"], ours["starts"])
-  assert np.array_equal(ours["masked"][~first], theirs["masked"])
 
 
 # ---- the command -------------------------------------------------------------------------
@@ -271,8 +254,7 @@ def nothing_measured(monkeypatch):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    ("", "there is no accelerator, only a CPU. Use --quick"),
-    ("--quick --cases base:512", "--quick and --cases exclude each other"),
+    ("", "there is no accelerator. Use --cases=tiny:128"),
     ("--cases tiny:128 --minutes 0", "expected a whole number of at least 1"),
     ("--cases huge:512", "there is no 'huge:512'"),
   ],
