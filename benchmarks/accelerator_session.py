@@ -37,6 +37,7 @@ WAYS = {
   "masked": "PyTorch, padded to the row, SDPA, head at masked tokens",
   "unpadded": "PyTorch, un-padded, head at masked tokens",
   "compiled": "the padded one with torch.compile",
+  "flattened": "transformers' flattening collator, FlashAttention, head at masked tokens",
 }
 
 

@@ -235,6 +235,23 @@ def test_pytorch_takes_the_same_sequences(record, dtype):
   assert len(measured) + len(failed) == len(accelerator_session.WAYS)
 
 
+@pytest.mark.extra("torch", "transformers")
+def test_flattened_batches_have_the_unpadded_ones_tokens():
+  import numpy as np
+
+  from benchmarks import hugging_face
+  from benchmarks.accelerator_steps import plan_of
+  from lab.timing import speedup
+
+  batch = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"][0]
+  ours = hugging_face._prepare_unpadded(batch)
+  theirs = hugging_face._prepare_flattened(batch)
+  for name in ("input_ids", "token_type_ids", "position_ids", "starts"):
+    assert np.array_equal(ours[name], theirs[name])
+  first = np.isin(ours["masked"], ours["starts"])
+  assert np.array_equal(ours["masked"][~first], theirs["masked"])
+
+
 # ---- the command -------------------------------------------------------------------------
 
 
