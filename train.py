@@ -43,7 +43,7 @@ from launch.record.compilations import CompilationCounter
 from launch.record.parameters import count_parameters, parameters_digest
 from launch.record.recorder import Profile, Recorder
 from launch.rules import validate
-from launch.run import Run, prepare
+from launch.run import TrainingRun, prepare
 from model import weights
 from training import processes
 from training.checkpoint import Checkpoints
@@ -114,7 +114,7 @@ def resume_hint(folder: pathlib.Path) -> str:
 # -------------------------------------------------------------------------------- the step
 
 
-def make_program(run: Run) -> TrainingProgram:
+def make_program(run: TrainingRun) -> TrainingProgram:
   """The compiled step of [B, S] rows, which `training.step` has in full.
 
   logits    of masked tokens, of each sequence, or of each next token, by the task's head
@@ -147,7 +147,7 @@ def make_program(run: Run) -> TrainingProgram:
 
 
 def begin(
-  run: Run, program: TrainingProgram, checkpoints: Checkpoints, batches
+  run: TrainingRun, program: TrainingProgram, checkpoints: Checkpoints, batches
 ) -> tuple[State, int, dict[str, Any]]:
   """Resumes from the newest checkpoint, if any; sets the batches to its position.
 
@@ -174,7 +174,7 @@ def begin(
 
 
 def train(
-  run: Run,
+  run: TrainingRun,
   program: TrainingProgram,
   checkpoints: Checkpoints,
   tracked: trackers.Trackers,

@@ -2,7 +2,7 @@
 
     python -m benchmarks.accelerator --out results/h200
     python -m benchmarks.accelerator --out results/h200 --cases base:512,pytorch
-    python -m benchmarks.accelerator --out results/quick --quick      on any machine
+    python -m benchmarks.accelerator --out results/tiny --cases tiny:128     on any machine
 
 First, each implementation of attention that the device has is proven: packed equals
 unpacked in outputs, losses and gradients, and no sequence influences another. One that
@@ -124,12 +124,7 @@ def main(arguments: list[str] | None = None):
     help=f"some of {','.join(NAMES)}, in any order (default: all, in this order), or of "
     f"{','.join(tiny)}",
   )
-  parser.add_argument(
-    "--quick", action="store_true", help="tiny models, on any machine; not with --cases"
-  )
   options = parser.parse_args(arguments)
-  if options.quick and options.cases:
-    parser.error("--quick and --cases exclude each other; give one of them")
   until = time.monotonic() + 60 * options.minutes
   os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", JAX_SHARE)
   if memory.only_cpus(os.environ):
@@ -137,10 +132,10 @@ def main(arguments: list[str] | None = None):
   compiler.keep_programs()
   device = jax.devices()[0]
   on_cpu = device.platform == "cpu"
-  if on_cpu and not (options.cases or options.quick):
-    parser.error("there is no accelerator, only a CPU. Use --quick or benchmarks.speedup")
+  if on_cpu and not options.cases:
+    parser.error("there is no accelerator. Use --cases=tiny:128 or benchmarks.speedup")
   dtype, pace = ("float32", CPU_PACE) if on_cpu else ("bfloat16", PACE)
-  names = [*tiny, *EARLY, *LATE] if options.quick else options.cases or NAMES
+  names = options.cases or NAMES
   by_name = {case.name: case for case in (*CASES, *TINY)}
   out = pathlib.Path(options.out)
   try:
@@ -168,7 +163,7 @@ def main(arguments: list[str] | None = None):
     changes=CHANGED,
     dtype=dtype,
     pace=pace,
-    proven=prove(record),
+    proven=prove(record, dtype),
     torch_device=torch_device,
   )
   for name in names:

@@ -12,8 +12,8 @@ import packing
 from lab import options as lab
 from lab.options import add
 from model import SIZES
-from model.files import write_json
 from packing.commands.program import Parser
+from packing.files import NotWritten, check_writable, write_json
 
 DTYPES = ("float32", "bfloat16")
 
@@ -53,15 +53,13 @@ def add_histogram(parser: Parser):
 
 def output_file(text: str) -> str:
   """The type of an option: a file that is written at the end. Makes its folder at once."""
-  path = pathlib.Path(text)
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    path.open("a").close()
-    if new:
-      path.unlink()
+    pathlib.Path(text).parent.mkdir(parents=True, exist_ok=True)
+    check_writable(text)
+  except NotWritten as error:
+    raise argparse.ArgumentTypeError(str(error)) from error
   except OSError as error:
-    raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from error
+    raise argparse.ArgumentTypeError(f"cannot write {text}: {error}") from error
   return text
 
 

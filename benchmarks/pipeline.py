@@ -168,7 +168,6 @@ def main(arguments: list[str] | None = None):
   add(parser, "--sequences", 40_000)
   add(parser, "--batch-size", 32, "rows in a batch")
   add(parser, "--rounds", 9)
-  add(parser, "--record-batch", 8192, "sequences in an Arrow record batch")
   options = parser.parse_args(arguments)
   if options.sequences < options.batch_size:
     parser.error(
@@ -186,7 +185,7 @@ def main(arguments: list[str] | None = None):
   sequences = [np.array(x.input_ids, np.int32) for x in stored]
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "sequences.arrow"
-    write_sequences(path, stored, batch_size=options.record_batch)
+    write_sequences(path, stored, batch_size=8192)
     store = SequenceStore(path)
     drawn = packing.Histogram.from_lengths(store.lengths, max_sequence_length=row)
     plan = packing.pack(drawn, algorithm="optimal", max_sequences_per_pack=DEPTH)

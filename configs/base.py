@@ -94,8 +94,6 @@ def get_config() -> ConfigDict:
   # splash, splash_interpret: docs/model.md
   config.model.attention_impl = "auto"
   config.model.remat = "none"  # none; layers: compute them twice, to save memory
-  # The token embedding's rows are rounded up to a multiple of this, such as 8 or 128.
-  config.model.vocab_multiple = 1
   # The type of the computation: float32, bfloat16; auto: bfloat16 where that is faster.
   config.model.dtype = "auto"
 

@@ -47,15 +47,8 @@ def save(drawing: matplotlib.figure.Figure, path: pathlib.Path, title: str):
   """Writes a figure, whole or not at all; its title says what it shows."""
   for axes in drawing.axes:
     axes.grid()
-  drawing.suptitle("\n".join(_lines(title.removesuffix("."), drawing.get_figwidth())))
+  width = min(_WIDTH, int(_PER_INCH * drawing.get_figwidth()))
+  drawing.suptitle(textwrap.fill(title.removesuffix("."), width))
   data = io.BytesIO()
   drawing.savefig(data, format=path.suffix[1:])
   files.write_bytes(path, data.getvalue())
-
-
-def _lines(title: str, inches: float) -> list[str]:
-  """As few lines as possible, about equally long."""
-  width = min(_WIDTH, int(_PER_INCH * inches))
-  number = len(textwrap.wrap(title, width))
-  shorter = (textwrap.wrap(title, at_most) for at_most in range(10, width + 1))
-  return next(lines for lines in shorter if len(lines) == number)

@@ -32,7 +32,7 @@ _WEIGHTS_FIELDS = (
 )
 _SHAPES = (
   *("FAMILY", *LAYER_SIZES, "global_base", "next_sentence"),
-  *("vocab_multiple", "num_labels", "positions"),
+  *("num_labels", "positions"),
 )
 _CLASSIFIERS = "sequence_classification", "token_classification"
 # Parameters that heads add to the encoder, in the order of computation.
@@ -286,9 +286,9 @@ def initial_params(
 ) -> weights.Params:
   """Reads the weights, and adapts them to the model of a run.
 
-  The vocabulary is padded to the model's size, and heads that the model lacks are dropped.
-  Positions and parts of the head that the weights lack are initialised at random, with a
-  message. A classifier is kept if it has the same classes, or as many without names.
+  Heads that the model lacks are dropped. Positions and parts of the head that the weights
+  lack are initialised at random, with a message. A classifier is kept if it has the same
+  classes, or as many without names.
 
   Args:
     stored: from `open_weights`.
@@ -298,9 +298,6 @@ def initial_params(
     seed: of the random parts.
   """
   params = stored.load()
-  _, params = weights.resize_vocabulary(
-    stored.config, params, multiple=config.vocab_multiple
-  )
   if not isinstance(config, model.EncoderConfig):
     return params  # a GPT-2 has one head only, and open_weights has checked its positions
   sizes = stored.config_as(model.EncoderConfig)

@@ -28,7 +28,6 @@ _MODEL_FIELDS = (
   "attention_mask",
   "attention_impl",
   "remat",
-  "vocab_multiple",
   "dtype",
 )
 

@@ -35,7 +35,7 @@ from training.stopping import Verdict, judge, signals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainingRun:
   """All that training needs; made by `prepare`."""
 
   config: ConfigDict
@@ -174,7 +174,9 @@ class Run:
     return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
 
 
-def prepare(config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str]) -> Run:
+def prepare(
+  config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str]
+) -> TrainingRun:
   """Prepares the dataset, the plans, the recipe and the model, and prints them.
 
   Args:
@@ -231,7 +233,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str])
   first = weights.read_description(folder).config if begun else None
   computed = computation.of_run(config, sizes, begun=first)
   computed.check_all_processes()
-  return Run(
+  return TrainingRun(
     config=config,
     folder=folder,
     dataset=dataset,

@@ -13,7 +13,7 @@ from launch.plans import make_plan
 from launch.record import plots, report
 from launch.record.metrics import read_json_lines
 from launch.record.throughput import packed_against_unpacked
-from launch.run import Run
+from launch.run import TrainingRun
 from model.models import metric_of
 from packing.files import write_json
 from pipeline import RowLoader, plan_sha256
@@ -22,7 +22,7 @@ from training.step import TrainingProgram
 from training.stopping import target_reached
 
 
-def finish(run: Run, program: TrainingProgram, figures: dict[str, Any]):
+def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
   """Measures the speed-up of packing, and writes the summary and the pictures.
 
   Args:
@@ -72,7 +72,7 @@ def finish(run: Run, program: TrainingProgram, figures: dict[str, Any]):
   processes.print_on_first(f"\n{results}\n\nwritten to {run.folder}: summary.json, plots/")
 
 
-def _write(run: Run, summary: Mapping[str, Any], loader: RowLoader) -> str:
+def _write(run: TrainingRun, summary: Mapping[str, Any], loader: RowLoader) -> str:
   """Writes `summary.json` and the pictures; returns the summary as a table."""
   folder, metric = run.folder, metric_of(run.head)
   train_lines = read_json_lines(folder / "metrics.jsonl")

@@ -155,10 +155,9 @@ def _export(options) -> dict:
   step, why = weights.choose_step(options.folder, options.step)
   stored = weights.open_folder(options.folder, step=step)
   print(f"step {step} of {options.folder} ({why})", file=sys.stderr)
-  # The entries that vocab_multiple added are neither written nor counted.
-  config, params = weights.resize_vocabulary(stored.config, stored.load(), multiple=1)
+  params = stored.load()
   hf.export_model(
-    config,
+    stored.config,
     params,
     options.out,
     vocabulary=stored.vocabulary,

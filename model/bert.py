@@ -113,8 +113,7 @@ class BertForPreTraining(Bert):
   """Masked language modelling, and next-sentence prediction if the config has it.
 
   Outputs:
-    mlm_logits: [B, P, V], at the masked positions only. V is rounded up to
-      `vocab_multiple`; the logits of added entries are the lowest finite number.
+    mlm_logits: [B, P, V], at the masked positions only.
     nsp_logits: [B, M, 2], at each sequence's own [CLS].
   """
 
@@ -122,7 +121,7 @@ class BertForPreTraining(Bert):
     super().__init__(config, rngs=rngs)
     self.mlm_transform = dense(config, config.hidden_size, config.hidden_size, rngs)
     self.mlm_layer_norm = layer_norm(config, rngs)
-    self.mlm_bias = nnx.Param(jnp.zeros(config.padded_vocab_size, config.param_dtype))
+    self.mlm_bias = nnx.Param(jnp.zeros(config.vocab_size, config.param_dtype))
     if config.next_sentence:
       self.pooler = dense(config, config.hidden_size, config.hidden_size, rngs)
       self.nsp = dense(config, config.hidden_size, 2, rngs)
@@ -132,7 +131,7 @@ class BertForPreTraining(Bert):
     masked = tokens_at(hidden, batch["mlm_positions"])
     masked = self.mlm_layer_norm(gelu(self.mlm_transform(masked)))
     table, bias = self.embeddings.token, self.mlm_bias[...]
-    logits = blocks.vocabulary_logits(self.config, table, masked, bias)
+    logits = blocks.vocabulary_logits(table, masked, bias)
     outputs = {"mlm_logits": logits}
     if self.config.next_sentence:
       outputs["nsp_logits"] = self.nsp(_pooled(self.pooler, hidden, batch))

@@ -105,22 +105,14 @@ def dense(
   )
 
 
-def embed(
-  config: ModelConfig, entries: int, rngs: nnx.Rngs, *, padded: int | None = None
-) -> Embed:
-  """An embedding table, filled up to `padded` entries with zeros, which stay zero."""
-  draw = nnx.initializers.truncated_normal(config.initializer_range)
-
-  def init(key, shape, dtype):
-    drawn = draw(key, (entries, shape[1]), dtype)
-    return jnp.pad(drawn, ((0, shape[0] - entries), (0, 0)))
-
+def embed(config: ModelConfig, entries: int, rngs: nnx.Rngs) -> Embed:
+  """An embedding table."""
   return Embed(
-    padded or entries,
+    entries,
     config.hidden_size,
     dtype=config.dtype,
     param_dtype=config.param_dtype,
-    embedding_init=init,
+    embedding_init=nnx.initializers.truncated_normal(config.initializer_range),
     rngs=rngs,
   )
 
@@ -144,7 +136,7 @@ class Embeddings(nnx.Module):
   """The token table and dropout; models add their other embeddings."""
 
   def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
-    self.token = embed(config, config.vocab_size, rngs, padded=config.padded_vocab_size)
+    self.token = embed(config, config.vocab_size, rngs)
     self.dropout_rate = config.dropout_rate
 
   def __call__(
@@ -323,16 +315,9 @@ def pool(pooling: str, hidden: jax.Array, batch: Batch) -> jax.Array:
 
 
 def vocabulary_logits(
-  config: ModelConfig, table: nnx.Embed, hidden: jax.Array, bias: jax.Array | None = None
+  table: nnx.Embed, hidden: jax.Array, bias: jax.Array | None = None
 ) -> jax.Array:
-  """Logits over the vocabulary, by the token embeddings: [B, P, D] -> [B, P, V].
-
-  The logits of the entries that `vocab_multiple` adds are the lowest finite number.
-  """
+  """Logits over the vocabulary, by the token embeddings: [B, P, D] -> [B, P, V]."""
   embedding = table.embedding[...].astype(hidden.dtype)
   bias = None if bias is None else bias.astype(hidden.dtype)
-  logits = products.vocabulary_products(hidden, embedding, bias)
-  if config.padded_vocab_size > config.vocab_size:
-    exists = jnp.arange(logits.shape[-1]) < config.vocab_size
-    logits = jnp.where(exists[None, None], logits, jnp.finfo(logits.dtype).min)
-  return logits
+  return products.vocabulary_products(hidden, embedding, bias)

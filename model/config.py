@@ -88,8 +88,6 @@ class ModelConfig:
       Flax's.
     initializer_range: standard deviation of the truncated normal that initialises weights.
     attention_mask: which tokens a token may attend to; one of `MASKS`.
-    vocab_multiple: the number of entries of the token embedding is rounded up to a multiple
-      of this, for hardware with wide matrix units. The added entries are never predicted.
     attention_impl: a key of `model.IMPLEMENTATIONS`; "auto" for the fastest.
     remat: what to compute twice to save memory; a key of `REMATERIALISATIONS`.
     dtype: the dtype of the computation. Softmax, LayerNorm and losses use at least float32.
@@ -117,7 +115,6 @@ class ModelConfig:
   layer_norm_epsilon: float
   initializer_range: float = 0.02
   attention_mask: str = "segment"
-  vocab_multiple: int = 1
   attention_impl: str = "auto"
   remat: str = "none"
   dtype: Any = "auto"  # a `jnp.dtype` once the config is made, like the next
@@ -152,11 +149,6 @@ class ModelConfig:
   def _check_choice(self, name: str, known):
     if getattr(self, name) not in known:
       raise ValueError(f"{name} is {getattr(self, name)!r}; expected {', '.join(known)}.")
-
-  @property
-  def padded_vocab_size(self) -> int:
-    """The number of entries of the token embedding."""
-    return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
   @property
   def slopes(self) -> tuple[float, ...] | None:

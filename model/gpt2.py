@@ -94,8 +94,7 @@ class Gpt2(blocks.Transformer):
   """A causal language model.
 
   Outputs:
-    causal_logits: [B, S, V], each token's prediction of the next token. V is rounded up to
-      `vocab_multiple`; the logits of added entries are the lowest finite number.
+    causal_logits: [B, S, V], each token's prediction of the next token.
   """
 
   config_type: ClassVar = Gpt2Config
@@ -110,5 +109,5 @@ class Gpt2(blocks.Transformer):
   def heads(self, hidden, batch, *, dropout_key=None):
     del batch, dropout_key  # as in the original: no dropout in the head
     hidden = self.final_layer_norm(hidden)
-    logits = blocks.vocabulary_logits(self.config, self.embeddings.token, hidden)
+    logits = blocks.vocabulary_logits(self.embeddings.token, hidden)
     return {"causal_logits": logits}

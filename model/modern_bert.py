@@ -210,21 +210,20 @@ class ModernBertForMaskedLM(ModernBert):
   """Masked language modelling.
 
   Outputs:
-    mlm_logits: [B, P, V], at the masked positions only. V is rounded up to
-      `vocab_multiple`; the logits of added entries are the lowest finite number.
+    mlm_logits: [B, P, V], at the masked positions only.
   """
 
   def __init__(self, config: ModernBertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
     self.head = PredictionHead(config, rngs=rngs)
-    self.mlm_bias = nnx.Param(jnp.zeros(config.padded_vocab_size, config.param_dtype))
+    self.mlm_bias = nnx.Param(jnp.zeros(config.vocab_size, config.param_dtype))
 
   def heads(self, hidden, batch, *, dropout_key=None):
     del dropout_key  # as in the original: no dropout in this head
     masked = tokens_at(self.final_layer_norm(hidden), batch["mlm_positions"])
     masked = self.head(masked)
     table, bias = self.embeddings.token, self.mlm_bias[...]
-    return {"mlm_logits": blocks.vocabulary_logits(self.config, table, masked, bias)}
+    return {"mlm_logits": blocks.vocabulary_logits(table, masked, bias)}
 
 
 class ModernBertForSequenceClassification(ModernBert):

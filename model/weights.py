@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import pathlib
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,6 @@ PARAMS = "params"  # the part of a checkpoint that holds the parameters
 METADATA = "_CHECKPOINT_METADATA"  # Orbax's file of a checkpoint, written last
 _BEST = "best"  # a value of --step
 _EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
-_MOST_COMPRESSED = 1000  # bytes of parameters, which are noise, that a byte can hold
 # What Orbax and TensorStore raise for damaged files.
 _UNREADABLE = ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError
 
@@ -107,31 +105,6 @@ def abstract_params(config: ModelConfig, head: str, *, sharding=None) -> Params:
 @functools.lru_cache(maxsize=8)  # tracing a model takes longer than reading a small one
 def _traced_params(config: ModelConfig, head: str) -> Params:
   return nnx.to_pure_dict(abstract_model(config, head)[1])
-
-
-def resize_vocabulary(config: ModelConfig, params: Params, *, multiple: int):
-  """Gives the token embedding another `vocab_multiple`.
-
-  Args:
-    config: the config of the parameters.
-    params: the parameters. Entries beyond `vocab_size` are removed; new entries are zero.
-    multiple: the new `vocab_multiple`.
-
-  Returns:
-    The new config and parameters; unchanged arrays are shared, not copied.
-  """
-  new = dataclasses.replace(config, vocab_multiple=multiple)
-
-  def resize(x):
-    x = x[: config.vocab_size]
-    missing = new.padded_vocab_size - config.vocab_size
-    return jnp.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1))) if missing else x
-
-  token = {"embedding": resize(params["embeddings"]["token"]["embedding"])}
-  params = params | {"embeddings": params["embeddings"] | {"token": token}}
-  if "mlm_bias" in params:
-    params |= {"mlm_bias": resize(params["mlm_bias"])}
-  return new, params
 
 
 def encoder_of(stored: StoredModel) -> StoredModel:
@@ -343,7 +316,6 @@ def open_folder(
   def load() -> Params:
     abstract = abstract_params(config, head, sharding=sharding)
     with explained():
-      _check_bytes(path / PARAMS, abstract)
       read_through(path / PARAMS, abstract)
       return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
 
@@ -354,14 +326,6 @@ def open_folder(
     num_arrays = len(_array_names(path / PARAMS))
   check_layers(path, config, num_arrays)
   return StoredModel(directory, head, config, vocabulary, labels, step, load)
-
-
-def _check_bytes(path: pathlib.Path, expected: Any):
-  """Raises ValueError if the files are too small for these arrays."""
-  needed = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(expected))
-  found = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-  if needed > _MOST_COMPRESSED * found:
-    raise ValueError(f"its arrays have {needed:,} bytes, but its files only {found:,}.")
 
 
 class OtherArrays(ValueError):

@@ -19,26 +19,22 @@ from packing.row import check_no_padding
 _PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
 
 
-def open_arrow(
-  path: str | os.PathLike, *, columns: list[int] | None = None
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def open_arrow(path: str | os.PathLike) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
   """The schema and the record batches of an Arrow file, memory-mapped.
 
   Args:
     path: a file in Arrow's file format, or in its stream format as Hugging Face writes.
-    columns: numbers of the columns to read; None for all.
 
   Raises:
     OSError: the file cannot be read.
     pyarrow.ArrowInvalid: the file is not Arrow; or, from the iterator, it is damaged.
   """
   source = pa.memory_map(str(path))
-  options = pa.ipc.IpcReadOptions(included_fields=columns)
   if source.read(6) == b"ARROW1":
-    reader = pa.ipc.open_file(source, options=options)
+    reader = pa.ipc.open_file(source)
     return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
   source.seek(0)
-  stream = pa.ipc.open_stream(source, options=options)
+  stream = pa.ipc.open_stream(source)
   return stream.schema, iter(stream)
 
 

@@ -13,14 +13,14 @@ from lab.studies.study import (
   is_of,
   known_by,
   prepare_data,
-  run_tasks,
+  run_jobs,
   stop_if_failed,
   without_places,
 )
 from launch import workdir
 from launch.sweep import __main__ as sweep
 from launch.sweep.file import Run, Sweep
-from launch.sweep.jobs import Task
+from launch.sweep.jobs import Job
 from packing import InputError
 from packing.files import write_json
 
@@ -82,25 +82,25 @@ class Runs:
         kept |= known_by(run.config) | dict(self.look(run, self.place(run)))
         write_json(self.file(run), kept)
 
-  def process(self, run: Run) -> Task:
+  def process(self, run: Run) -> Job:
     """The process that makes a run.
 
     Raises:
       InputError: it has ended already, but started from other weights or had other data.
     """
     place = self.place(run)
-    task = sweep.make_task(self.sweep, run, place)
+    job = sweep.make_job(self.sweep, run, place)
     # train.py does not record the weights that a run started from; the file does.
     same = self._stored(run).get("summary") == workdir.read_summary(place)
-    if same and task.is_finished() and self.read(run) is None:
+    if same and job.is_finished() and self.read(run) is None:
       raise InputError(
         f"{place} has a run that started from other weights or had other data. Delete the "
         "folder, or give another --workdir."
       )
     return dataclasses.replace(
-      task,
+      job,
       name=f"{self.task}, {run.name}",
-      is_finished=lambda: self.read(run) is not None or task.is_finished(),
+      is_finished=lambda: self.read(run) is not None or job.is_finished(),
       cost=self.costs.get(run.arm, 1.0),
     )
 
@@ -128,7 +128,7 @@ def run_all(all_runs: Sequence[Runs], *, number: int):
   pairs.sort(key=lambda pair: (pair[0], -pair[1].cost))
   processes = [process for _, process in pairs]
   try:
-    failures = run_tasks(processes, number=number)
+    failures = run_jobs(processes, number=number)
   finally:  # a stopped study keeps what is finished, with the weights that it started from
     for runs in all_runs:
       runs.keep()

@@ -26,7 +26,7 @@ from launch.fields import check
 from launch.rules import validate
 from launch.sweep import jobs
 from launch.sweep.file import Run, make_sweep
-from launch.sweep.jobs import Task
+from launch.sweep.jobs import Job
 from model import weights
 from packing.files import write_json
 from pipeline.dataset import file_sha256
@@ -44,7 +44,7 @@ _REMOVED = {
   **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
   **{"keep_memory": True, "length_multiple": 1, "separator_tokens": 0},
   **{"doc_stride": 128, "max_question_length": 64, "loader_workers": 0},
-  **{"assignment": "fresh", "pooling": "cls", "profile": 0},
+  **{"assignment": "fresh", "pooling": "cls", "profile": 0, "vocab_multiple": 1},
 }
 # Pairs of runs are compared to the last digits, whatever device a machine has.
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
@@ -130,22 +130,22 @@ class Study:
     """
     prepare_data(run for _, run in self.runs)
     needed = set(map(str, kept))
-    waves: tuple[list[tuple[Run, Task]], ...] = ([], [])  # the second starts from the first
+    waves: tuple[list[tuple[Run, Job]], ...] = ([], [])  # the second starts from the first
     for arm, run in sorted(self.runs, key=lambda x: not x[0].starts_from):
-      task = self.task(arm, run, kept=str(_kept(self.path(run))) in needed)
-      if not task.is_finished():
+      job = self.job(arm, run, kept=str(_kept(self.path(run))) in needed)
+      if not job.is_finished():
         needed.add(run.config.model.init_from)
-      waves[bool(arm.starts_from)].append((run, task))
+      waves[bool(arm.starts_from)].append((run, job))
     failures: dict[str, str] = {}
     for wave in waves:
-      tasks = []
-      for run, task in wave:
+      queue = []
+      for run, job in wave:
         before = pathlib.Path(run.config.model.init_from)
-        if task.is_finished() or before.is_dir():
-          tasks.append(task)
+        if job.is_finished() or before.is_dir():
+          queue.append(job)
         else:
-          failures[task.name] = f"{before.name}, which it starts from, is missing"
-      failures |= run_tasks(tasks, number=self.jobs)
+          failures[job.name] = f"{before.name}, which it starts from, is missing"
+      failures |= run_jobs(queue, number=self.jobs)
     stop_if_failed(failures, len(self.runs))
     return self.results()
 
@@ -157,7 +157,7 @@ class Study:
         results[arm.name].append(result)
     return results
 
-  def task(self, arm: Arm, run: Run, *, kept: bool = False) -> Task:
+  def job(self, arm: Arm, run: Run, *, kept: bool = False) -> Job:
     """The process of one of `runs`; with `kept`, its parameters have to exist, too."""
     path = self.path(run)
 
@@ -175,7 +175,7 @@ class Study:
       f"--out={path}",
       "--end_with_parent",
     ]
-    return Task(
+    return Job(
       run.name,
       command,
       path.with_suffix(".log"),
@@ -184,16 +184,16 @@ class Study:
     )
 
 
-def run_tasks(tasks: Sequence[Task], *, number: int) -> dict[str, str]:
+def run_jobs(queue: Sequence[Job], *, number: int) -> dict[str, str]:
   """Runs JAX commands, `number` at a time, as `jobs.run_all` does.
 
   They run on the CPU and share compiled programs in data/compiled, unless JAX_PLATFORMS and
-  JAX_COMPILATION_CACHE_DIR are set. Returns the last line of each failed task, by name.
+  JAX_COMPILATION_CACHE_DIR are set. Returns the last line of each failed job, by name.
   """
   compiled = str(pathlib.Path("data", "compiled").absolute())
   defaults = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PLATFORMS": "cpu"}
   environment = {k: v for k, v in defaults.items() if k not in os.environ}
-  return jobs.run_all(tasks, jobs=number, environment=environment)
+  return jobs.run_all(queue, jobs=number, environment=environment)
 
 
 def stop_if_failed(failures: Mapping[str, str], total: int):

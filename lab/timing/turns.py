@@ -16,13 +16,14 @@ Key = TypeVar("Key", bound=Hashable)
 CLOCKS = ("wall", "processor")
 
 
-def first_runs(
-  runs: Mapping[Key, Callable[[int], Any]],
+def measure_rates(
+  runs: Mapping[Key, Callable[[int], Any]], number: int, *, rounds: int, name: str
 ) -> tuple[dict[Key, Any], dict[Key, dict[str, Any]]]:
-  """Makes the first run of each, which compiles.
+  """Makes the first run of each, which compiles, and then times them in turns.
 
   Returns:
-    By key, its result; and its `first_seconds` and `compilations` of evaluation steps.
+    By key, the result of the first run; and its `first_seconds` and `compilations` of
+    evaluation steps, and `rates`, `number` divided by the seconds of each round.
   """
   counter = CompilationCounter()
   results: dict[Key, Any] = {}
@@ -34,14 +35,6 @@ def first_runs(
       "first_seconds": time.perf_counter() - start,
       "compilations": counter.count("_eval_step") - before,
     }
-  return results, measured
-
-
-def measure_rates(
-  runs: Mapping[Key, Callable[[int], Any]], number: int, *, rounds: int, name: str
-) -> tuple[dict[Key, Any], dict[Key, dict[str, Any]]]:
-  """`first_runs`, and then `rates` of each: `number` divided by the seconds of a round."""
-  results, measured = first_runs(runs)
   for key, seconds in in_turns(runs, rounds=rounds, name=name).items():
     measured[key]["rates"] = (number / seconds).tolist()
   return results, measured

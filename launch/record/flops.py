@@ -61,12 +61,12 @@ def training_flops(
   attention = 2 * (2 * pairs * width)  # the scores, and their product with the values
   feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
-  heads = {"causal": 2 * tokens * width * config.padded_vocab_size}
+  heads = {"causal": 2 * tokens * width * config.vocab_size}
   if isinstance(config, EncoderConfig):
     of_classes = width * (width + config.num_labels)
     of_tags = width * config.num_labels if isinstance(config, BertConfig) else of_classes
     heads |= {
-      "pretraining": 2 * mlm_slots * width * (width + config.padded_vocab_size),
+      "pretraining": 2 * mlm_slots * width * (width + config.vocab_size),
       "sequence_classification": 2 * max_sequences * of_classes,
       "token_classification": 2 * tokens * of_tags,
       "question_answering": 2 * tokens * width * 2,
@@ -74,7 +74,7 @@ def training_flops(
     if isinstance(config, BertConfig) and config.next_sentence:
       heads["pretraining"] += 2 * max_sequences * width * (width + 2)
   # The gradient of the vocabulary's bias is a product with ones.
-  bias = 2 * mlm_slots * config.padded_vocab_size if head == "pretraining" else 0
+  bias = 2 * mlm_slots * config.vocab_size if head == "pretraining" else 0
   return rows * (3 * (layers + heads[head]) + bias) + 3 * attention
 
 

@@ -42,8 +42,8 @@ class Progress:
   """Shows the progress of a run; a context manager.
 
   On a terminal it is a live bar on standard error, with the time left and the newest
-  metrics beside it, as far as they fit. In a log, and without tqdm, it prints one line per
-  `line`, without carriage returns. Only process 0 shows anything.
+  metrics beside it, cut where the line ends. In a log, and without tqdm, it prints one line
+  per `line`, without carriage returns. Only process 0 shows anything.
 
   Args:
     name: what is done, such as "training".
@@ -92,7 +92,8 @@ class Progress:
     if self._done == self._start + 1:  # the first step compiles
       self._first_ended = time.perf_counter()
     if self._bar is not None:
-      self._bar.set_postfix_str(self._fitting(self._bar), refresh=False)
+      shown = ", ".join([*self._time_left(), *self._figures])
+      self._bar.set_postfix_str(shown, refresh=False)
       self._bar.update()
 
   def over(self, items: Iterable[_Item]) -> Iterator[_Item]:
@@ -109,17 +110,6 @@ class Progress:
       number = f"{step:>{len(str(self._total))}}/{self._total}"
       parts = [f"{self._name}: {number} {self._unit}", *parts, *self._time_left()]
       print(", ".join(parts), file=sys.stderr, flush=True)
-
-  def _fitting(self, bar: tqdm.tqdm) -> str:
-    """As many figures as fit beside the bar, each whole."""
-    columns, shown = bar.format_dict["ncols"], ""
-    now = bar.format_dict | {"n": self._done, "ncols": None}
-    for part in [*self._time_left(), *self._figures]:
-      longer = f"{shown}, {part}" if shown else part
-      if columns and len(bar.format_meter(**now | {"postfix": longer})) > columns:
-        break
-      shown = longer
-    return shown
 
   def _time_left(self) -> list[str]:
     steps = self._done - self._start

@@ -59,10 +59,10 @@ def is_finished(folder: pathlib.Path, config: ConfigDict) -> bool:
   return workdir.read_summary(folder) is not None
 
 
-def make_task(
+def make_job(
   sweep: Sweep, run: Run, folder: pathlib.Path, options: Sequence[str] = ()
-) -> jobs.Task:
-  """The task that trains a run in its own folder, with output to `train.log` there."""
+) -> jobs.Job:
+  """The job that trains a run in its own folder, with output to `train.log` there."""
   command = [
     *jobs.ends_with_parent(ROOT / "train.py"),
     f"--config={sweep.config_file}",
@@ -71,7 +71,7 @@ def make_task(
     *options,
   ]
   done = functools.partial(is_finished, folder, run.config)
-  return jobs.Task(run.name, command, folder / "train.log", done)
+  return jobs.Job(run.name, command, folder / "train.log", done)
 
 
 def tabulate(sweep: Sweep, folder: pathlib.Path, failures: Mapping[str, str]) -> list[dict]:
@@ -184,8 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.dry_run:
       failures: dict[str, str] = {}
     else:
-      tasks = [make_task(sweep, run, folder / run.name, fields) for run in sweep.runs]
-      failures = jobs.run_all(tasks, jobs=options.jobs)
+      queue = [make_job(sweep, run, folder / run.name, fields) for run in sweep.runs]
+      failures = jobs.run_all(queue, jobs=options.jobs)
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
       write(folder, arms, failures)

@@ -2,7 +2,7 @@
 
   python -m launch.sweep.jobs PROGRAM.py ...    # ends when its standard input is closed
 
-Finished tasks are skipped, so the same tasks can be given again after an interruption.
+Finished jobs are skipped, so the same jobs can be given again after an interruption.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PULSE = 60  # seconds without a line after which one says what is running
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Job:
   """A command to run.
 
   Attributes:
@@ -47,7 +47,7 @@ class Task:
 
 @dataclasses.dataclass
 class _Running:
-  task: Task
+  job: Job
   process: subprocess.Popen
   start: float
   log_start: int
@@ -61,28 +61,28 @@ def cores() -> list[int]:
 
 
 def run_all(
-  tasks: Sequence[Task],
+  queue: Sequence[Job],
   *,
   jobs: int,
   environment: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-  """Runs the tasks that are not finished, in order; a failure does not stop the others.
+  """Runs the jobs that are not finished, in order; a failure does not stop the others.
 
   However this ends, no command is left running. Each command has 1 / `jobs` of the cores.
 
   Args:
-    tasks: the tasks.
-    jobs: how many tasks run at a time.
+    queue: the jobs.
+    jobs: how many run at a time.
     environment: variables for the commands, in addition to those of this process.
 
   Returns:
-    The last line that each failed command printed, by the name of its task.
+    The last line that each failed command printed, by the name of its job.
   """
-  waiting = [task for task in tasks if not task.is_finished()]
+  waiting = [job for job in queue if not job.is_finished()]
   shares = [cores()[slot::jobs] or cores() for slot in range(jobs)]
   running: dict[int, _Running] = {}
   failures: dict[str, str] = {}
-  news = _News(tasks, waiting)
+  news = _News(queue, waiting)
   try:
     while waiting or running:
       for slot in range(jobs):
@@ -96,9 +96,9 @@ def run_all(
           continue
         _close(running.pop(slot))
         error = ""
-        if status or not one.task.is_finished():
+        if status or not one.job.is_finished():
           error = _last_line(one) or f"ended with status {status} and no message"
-          failures[one.task.name] = error
+          failures[one.job.name] = error
         news.ended(one, error)
       news.pulse(list(running.values()))
   finally:
@@ -116,15 +116,15 @@ def run_all(
 class _News:
   """Prints progress and the time left, a line for each command that ends."""
 
-  def __init__(self, tasks: Sequence[Task], waiting: Sequence[Task]):
-    self._total, self._done = len(tasks), len(tasks) - len(waiting)
-    self._left, self._cost = sum(task.cost for task in waiting), 0.0
+  def __init__(self, queue: Sequence[Job], waiting: Sequence[Job]):
+    self._total, self._done = len(queue), len(queue) - len(waiting)
+    self._left, self._cost = sum(job.cost for job in waiting), 0.0
     self._start = self._last = time.monotonic()
     if self._done:
       self._say(f"{self._done} of {self._total} runs are finished")
 
   def ended(self, one: _Running, error: str):
-    now, cost = time.monotonic(), one.task.cost
+    now, cost = time.monotonic(), one.job.cost
     self._done, self._left, self._cost = (
       self._done + 1,
       self._left - cost,
@@ -133,12 +133,12 @@ class _News:
     result = f"failed: {error}" if error else f"{now - one.start:.0f} s"
     minutes = (now - self._start) * self._left / self._cost / 60
     left = f", {minutes:.0f} min left" if self._left else ""
-    self._say(f"[{self._done}/{self._total}] {one.task.name}: {result}{left}")
+    self._say(f"[{self._done}/{self._total}] {one.job.name}: {result}{left}")
 
   def pulse(self, running: Sequence[_Running]):
     """Prints what is running if no command ended for a while."""
     if time.monotonic() - self._last > _PULSE:
-      names = "; ".join(f"{one.task.name} ({_last_line(one)})" for one in running)
+      names = "; ".join(f"{one.job.name} ({_last_line(one)})" for one in running)
       self._say(f"[{self._done}/{self._total}] running: {names}")
 
   def _say(self, line: str):
@@ -179,13 +179,13 @@ def _undisturbed() -> Iterator[None]:
     signal.raise_signal(signal_number)
 
 
-def _start(task: Task, share: Sequence[int], environment: Mapping[str, str]) -> _Running:
-  task.log.parent.mkdir(parents=True, exist_ok=True)
+def _start(job: Job, share: Sequence[int], environment: Mapping[str, str]) -> _Running:
+  job.log.parent.mkdir(parents=True, exist_ok=True)
   path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-  with task.log.open("ab") as log:
+  with job.log.open("ab") as log:
     log_start = log.tell()
     process = subprocess.Popen(
-      task.command,
+      job.command,
       stdin=subprocess.PIPE,
       stdout=log,
       stderr=subprocess.STDOUT,
@@ -195,7 +195,7 @@ def _start(task: Task, share: Sequence[int], environment: Mapping[str, str]) -> 
   if hasattr(os, "sched_setaffinity"):  # at once, before the command starts any threads
     with contextlib.suppress(ProcessLookupError):  # it has ended; its log says why
       os.sched_setaffinity(process.pid, share)
-  return _Running(task, process, time.monotonic(), log_start)
+  return _Running(job, process, time.monotonic(), log_start)
 
 
 def _with_threads(count: int, environment: dict[str, str]) -> dict[str, str]:
@@ -220,7 +220,7 @@ def _close(one: _Running):
 
 
 def _last_line(one: _Running) -> str:
-  with one.task.log.open("rb") as log:
+  with one.job.log.open("rb") as log:
     log.seek(one.log_start)
     text = log.read().decode(errors="replace")
   lines = [line.rpartition("\r")[2].strip() for line in text.split("\n") if line.strip()]

@@ -49,7 +49,6 @@ from model.weights import (
   check_layers,
   check_vocabulary_size,
   open_folder,
-  resize_vocabulary,
   shapes_of,
 )
 
@@ -133,8 +132,7 @@ def export_model(
 ):
   """Writes a model that `transformers` opens with `from_pretrained`.
 
-  The folder is written whole or not at all, without the entries that `vocab_multiple`
-  added.
+  The folder is written whole or not at all.
 
   Args:
     config: the config of the model.
@@ -166,7 +164,6 @@ def export_model(
       "fit."
     )
   head = head_of(params)
-  config, params = resize_vocabulary(config, params, multiple=1)
   kind, expected = model_of(config, head), abstract_params(config, head)
   found, wanted = shapes_of(params), shapes_of(expected)
   if found != wanted:

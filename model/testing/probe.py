@@ -39,9 +39,6 @@ def _run(graphdef, params, batch: Arrays) -> dict[str, jax.Array]:
   # Ordered, since JAX sorts a plain dictionary, and the first output that leaks is named.
   outputs = collections.OrderedDict(hidden)
   outputs |= model.heads(list(hidden.values())[-1], batch)
-  for name in ("mlm_logits", "causal_logits"):  # without the entries `vocab_multiple` adds
-    if name in outputs:
-      outputs[name] = outputs[name][..., : model.config.vocab_size]
   labels = [x for head in losses.heads_of(outputs) for x in losses.HEADS[head].labels]
   if all(label in batch for label in labels):
     each = losses.per_sequence(outputs, batch)

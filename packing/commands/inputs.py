@@ -143,7 +143,7 @@ def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str 
   if path.suffix in (".arrow", ".parquet", ".csv", ".tsv"):
     return _from_table(path, column)
   if path.suffix in (".txt", ""):
-    return _from_text(path), None
+    return _integers(path.read_bytes(), str(path)), None
   raise InputError(f"{path} ends in {path.suffix!r}; expected {_KINDS}.")
 
 
@@ -161,14 +161,7 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
   return np.array(lengths)
 
 
-def _from_text(path: pathlib.Path) -> np.ndarray:
-  try:
-    return _integers(path.read_text(encoding="utf-8"), str(path))
-  except UnicodeDecodeError as error:
-    raise InputError(f"{path}: {error}; expected integers, the lengths.") from error
-
-
-def _integers(text: str, where: str) -> np.ndarray:
+def _integers(text: str | bytes, where: str) -> np.ndarray:
   try:
     return np.array(text.split(), np.int64)
   except (ValueError, OverflowError) as error:

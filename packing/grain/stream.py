@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import grain
@@ -10,7 +9,6 @@ import numpy as np
 
 from packing.errors import InputError
 from packing.online import StreamPacker
-from packing.row import length_of
 
 _FIELDS = {"parent", "packer", "ended"}
 
@@ -28,7 +26,6 @@ class PackedIterDataset(grain.IterDataset):
     parent: examples with `input_ids`, lists of as many integers, and single values.
     row_length: S, in tokens; a longer example is an error.
     max_sequences_per_pack: M; needed if examples have single values.
-    length: a function from an example to its number of tokens.
     options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.
 
   Raises:
@@ -55,7 +52,6 @@ class PackedIterDataset(grain.IterDataset):
     *,
     row_length: int,
     max_sequences_per_pack: int | None = None,
-    length: Callable[[Any], int] = length_of,
     **options: Any,
   ):
     if not isinstance(parent, grain.IterDataset):
@@ -67,7 +63,6 @@ class PackedIterDataset(grain.IterDataset):
     self._options = {
       "row_length": row_length,
       "max_sequences_per_pack": max_sequences_per_pack,
-      "length": length,
       **options,
     }
     StreamPacker(**self._options)  # reports wrong options now, not when iterating

@@ -72,7 +72,6 @@ def assert_no_cross_contamination(
   batch: Arrays,
   *,
   methods: tuple[str, ...] | None = None,
-  seed: int = 0,
 ):
   """Fails if a sequence, or padding, influences another sequence in any row.
 
@@ -90,7 +89,6 @@ def assert_no_cross_contamination(
       with two sequences or more in some row.
     methods: `change`, `derivative` or both. By default both, if the function takes
       `input_embeddings` and is written in JAX or PyTorch; otherwise `change`.
-    seed: the seed of the random weights on outputs and of the replacement tokens.
 
   Raises:
     LeakError: an AssertionError with the pairs of sequences, source and target.
@@ -107,7 +105,7 @@ def assert_no_cross_contamination(
     Traceback (most recent call last):
     packing.testing.LeakError: sequence 1 of row 0 changes with sequence 2 of row 0: ...
   """
-  if leaks := find_leaks(apply, batch, methods=methods, seed=seed):
+  if leaks := find_leaks(apply, batch, methods=methods):
     raise LeakError(leaks)
 
 
@@ -116,7 +114,6 @@ def assert_causal(
   batch: Arrays,
   *,
   methods: tuple[str, ...] | None = None,
-  seed: int = 0,
 ):
   """Fails if any token influences an earlier token of its row.
 
@@ -137,7 +134,7 @@ def assert_causal(
     Traceback (most recent call last):
     AssertionError: A token before position 1 of row 0 changes with those from there on: ...
   """
-  if lookahead := find_lookahead(apply, batch, methods=methods, seed=seed):
+  if lookahead := find_lookahead(apply, batch, methods=methods):
     raise AssertionError(str(lookahead))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch.distributed
@@ -11,7 +11,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from packing.errors import InputError, check_integer
 from packing.online import StreamPacker
-from packing.row import length_of
 
 _FIELDS = {"shard", "seen", "ended", "packs", "stream"}
 
@@ -31,7 +30,6 @@ class PackedIterableDataset(IterableDataset):
   Args:
     stream: examples, in the same order each time.
     row_length: tokens of a row; a longer example is an error.
-    length: a function from an example to its number of tokens.
     rank, world_size: those of this process; by default, those of `torch.distributed` if it
       is initialised.
     options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.
@@ -51,7 +49,6 @@ class PackedIterableDataset(IterableDataset):
     stream: Iterable[Any],
     *,
     row_length: int,
-    length: Callable[[Any], int] = length_of,
     rank: int | None = None,
     world_size: int | None = None,
     **options: Any,
@@ -63,7 +60,7 @@ class PackedIterableDataset(IterableDataset):
       check_integer("rank", rank, at_least=0, at_most=last)
     self._stream = stream
     self._rank, self._world_size = rank or 0, world_size
-    self._options = {"row_length": row_length, "length": length, **options}
+    self._options = {"row_length": row_length, **options}
     self._resume: dict[str, Any] | None = None
     self._start()
 

@@ -71,13 +71,12 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
 
 
 class WindowLoader(RowLoader):
-  """Windows of held-out documents as batches, one window per row.
+  """Windows of held-out documents as batches, one window per row, at half-row strides.
 
   Args:
     store: the documents, of the task `text`.
     row_length: S, in tokens.
     batch_size: B, rows of a batch, over all processes.
-    stride: tokens from one window of a document to the next; half a row by default.
 
   Attributes:
     num_tokens: tokens that are scored.
@@ -86,21 +85,10 @@ class WindowLoader(RowLoader):
     InputError: a value is out of range.
   """
 
-  def __init__(
-    self,
-    store: SequenceStore,
-    *,
-    row_length: int,
-    batch_size: int,
-    stride: int | None = None,
-  ):
+  def __init__(self, store: SequenceStore, *, row_length: int, batch_size: int):
     self.store = store
     lengths, _ = atoms.documents(store)
-    self.windows = cut_windows(
-      lengths,
-      row_length=row_length,
-      stride=row_length // 2 if stride is None else stride,
-    )
+    self.windows = cut_windows(lengths, row_length=row_length, stride=row_length // 2)
     self.num_tokens = int((self.windows.lengths - self.windows.seen).sum())
     super().__init__(
       num_rows=self.windows.starts.size,

@@ -75,8 +75,8 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
     exact("splash", "float32", not_run="needs TPUs"),
   ]
   besides = [verify.Beside("cudnn", "bfloat16", 192, difference=float("nan"))]
-  monkeypatch.setattr(verify, "quick", lambda show: (rows, besides))
-  assert accelerator_session.prove(record) == ["xla", "cudnn"]
+  monkeypatch.setattr(verify, "quick", lambda show, dtypes: (rows, besides))
+  assert accelerator_session.prove(record, "bfloat16") == ["xla", "cudnn"]
   assert not accelerator_session.agrees(record, "cudnn", "bfloat16", 192)
   report = (tmp_path / "report.md").read_text()
   assert "| a head | blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
@@ -216,12 +216,12 @@ def test_a_peer_that_does_not_run_is_named(record, tmp_path, monkeypatch):
     seconds = dict.fromkeys(("median", "low", "high"), 0.5)
     way = accelerator_session.WAYS["masked"]
     measured = {"case": case.name, "sequences": rows, "way": way, "seconds": seconds}
-    return [measured], {"flattened": "flash_attn is not installed"}
+    return [measured], {"compiled": "there is no compiler"}
 
   monkeypatch.setattr(accelerator_session, "peers", peers)
   make_session(record, torch_device="cuda").measure("pytorch")
-  flattened = accelerator_session.WAYS["flattened"]
-  assert left_out(tmp_path) == [(flattened, "flash_attn is not installed")]
+  compiled = accelerator_session.WAYS["compiled"]
+  assert left_out(tmp_path) == [(compiled, "there is no compiler")]
   assert "| 500.0 (500.0 to 500.0) | 4.0 |" in (tmp_path / "report.md").read_text()
 
 
@@ -271,8 +271,7 @@ def nothing_measured(monkeypatch):
 @pytest.mark.parametrize(
   ("words", "message"),
   [
-    ("", "there is no accelerator, only a CPU. Use --quick"),
-    ("--quick --cases base:512", "--quick and --cases exclude each other"),
+    ("", "there is no accelerator. Use --cases=tiny:128"),
     ("--cases tiny:128 --minutes 0", "expected a whole number of at least 1"),
     ("--cases huge:512", "there is no 'huge:512'"),
   ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import command, growth, inference, pipeline, speedup, training
+from benchmarks import growth, inference, pipeline, speedup, training
 
 LEAST = "expected a whole number of at least 1, found"
 MISTAKES = [
@@ -28,13 +28,3 @@ def test_a_mistake_is_one_line(
   assert printed.out == ""
   assert printed.err.count("\n") == 1
   assert message in printed.err
-
-
-def test_a_file_to_write_is_checked_and_not_made(tmp_path):
-  new, kept = tmp_path / "new" / "a.json", tmp_path / "kept.json"
-  kept.write_text("{}")
-  assert command.output_file(str(new)) == str(new)
-  assert new.parent.is_dir()
-  assert not new.exists()
-  command.output_file(str(kept))
-  assert kept.read_text() == "{}"

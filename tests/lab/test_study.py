@@ -18,7 +18,7 @@ from lab.machine import machine
 from lab.studies import streams, study
 from lab.studies.paired_run import make_schedule
 from lab.studies.study import Arm, Study
-from launch.sweep.jobs import Task
+from launch.sweep.jobs import Job
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
 from packing.files import write_json
@@ -293,11 +293,11 @@ class TestArmsThatStartFromOthers:
       )
     given: list[str] = []
 
-    def run_tasks(tasks, **_):
-      given.extend(task.name for task in tasks if not task.is_finished())
+    def run_jobs(queue, **_):
+      given.extend(job.name for job in queue if not job.is_finished())
       return {}
 
-    monkeypatch.setattr(study, "run_tasks", run_tasks)
+    monkeypatch.setattr(study, "run_jobs", run_jobs)
     monkeypatch.setattr(study, "prepare_dataset", lambda _: None)
     assert {len(results) for results in one.run().values()} == {2}
     assert given == []
@@ -362,8 +362,8 @@ def test_runs_share_a_folder_of_compiled_programs(given, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", given)
   out = tmp_path / "environment.json"
   program = f"import json, os; json.dump(dict(os.environ), open({str(out)!r}, 'w'))"
-  task = Task("one", [sys.executable, "-c", program], tmp_path / "log", out.exists)
-  assert not study.run_tasks([task], number=1)
+  job = Job("one", [sys.executable, "-c", program], tmp_path / "log", out.exists)
+  assert not study.run_jobs([job], number=1)
   environment = json.loads(out.read_text())
   expected = given or str(tmp_path / "data" / "compiled")
   assert environment["JAX_COMPILATION_CACHE_DIR"] == expected

@@ -14,7 +14,7 @@ import pytest
 from launch.sweep import jobs
 
 
-def sleeper(folder: pathlib.Path, name: str, seconds: float) -> jobs.Task:
+def sleeper(folder: pathlib.Path, name: str, seconds: float) -> jobs.Job:
   """Writes its process number, sleeps, and then writes a file with its cores."""
   code = (
     "import json, os, pathlib, sys, time\n"
@@ -24,11 +24,11 @@ def sleeper(folder: pathlib.Path, name: str, seconds: float) -> jobs.Task:
     "os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else []))"
   )
   command = [sys.executable, "-c", code]
-  return jobs.Task(name, command, folder / f"{name}.log", (folder / name).exists)
+  return jobs.Job(name, command, folder / f"{name}.log", (folder / name).exists)
 
 
 def test_stopped_it_leaves_no_process_and_resumes_later(tmp_path):
-  tasks = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 60)]
+  queue = [sleeper(tmp_path, "short", 0), sleeper(tmp_path, "long", 60)]
 
   def interrupt():
     while not ((tmp_path / "short").exists() and (tmp_path / "long.pid").exists()):
@@ -37,30 +37,30 @@ def test_stopped_it_leaves_no_process_and_resumes_later(tmp_path):
 
   threading.Thread(target=interrupt, daemon=True).start()
   with pytest.raises(KeyboardInterrupt):
-    jobs.run_all(tasks, jobs=2)
+    jobs.run_all(queue, jobs=2)
   with pytest.raises(ProcessLookupError):
     os.kill(int((tmp_path / "long.pid").read_text()), 0)
   assert not (tmp_path / "long").exists()
 
   first = (tmp_path / "short").stat().st_mtime_ns
-  tasks[1] = sleeper(tmp_path, "long", 0)
-  assert jobs.run_all(tasks, jobs=2) == {}
+  queue[1] = sleeper(tmp_path, "long", 0)
+  assert jobs.run_all(queue, jobs=2) == {}
   assert (tmp_path / "long").exists()
   assert (tmp_path / "short").stat().st_mtime_ns == first
 
 
 def test_a_failure_is_reported_and_stops_no_other(tmp_path, capsys):
   program = "import sys; print('reading'); sys.exit('no such file')"
-  broken = jobs.Task(
+  broken = jobs.Job(
     "broken", [sys.executable, "-c", program], tmp_path / "log", lambda: False
   )
-  tasks = [broken, sleeper(tmp_path, "fine", 0)]
-  assert jobs.run_all(tasks, jobs=1) == {"broken": "no such file"}
+  queue = [broken, sleeper(tmp_path, "fine", 0)]
+  assert jobs.run_all(queue, jobs=1) == {"broken": "no such file"}
   assert (tmp_path / "fine").exists()
   log = capsys.readouterr().err.splitlines()
   assert log[0].startswith("[1/2] broken: failed: no such file, 0 min left")
   assert log[1].startswith("[2/2] fine: ")
-  assert jobs.run_all(tasks[1:], jobs=1) == {}
+  assert jobs.run_all(queue[1:], jobs=1) == {}
   assert capsys.readouterr().err == "1 of 1 runs are finished\n"
 
 

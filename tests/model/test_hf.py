@@ -20,7 +20,7 @@ from model import BertConfig, hf, weights
 from model.__main__ import main
 from model.hf.names import current_name
 from model.hf.tokenizer import describe_fast
-from model.weights import Vocabulary, WeightsError, resize_vocabulary
+from model.weights import Vocabulary, WeightsError
 from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
 from tests.model import ours
@@ -260,13 +260,6 @@ def test_masked_lm_alone_and_regression_keep_their_kind(tmp_path):
   hf.export_model(config, params | {"classifier": one}, tmp_path / "number")
   assert config_of(tmp_path / "number")["problem_type"] == "regression"
   assert imported(tmp_path / "number")[0].num_labels == 1
-
-
-def test_what_a_wider_vocabulary_adds_is_not_exported(tmp_path):
-  config, params = imported(PRETRAINING)
-  wider, padded = resize_vocabulary(config, params, multiple=16)
-  hf.export_model(wider, padded, tmp_path / "out")
-  jax.tree.map(np.testing.assert_array_equal, imported(tmp_path / "out")[1], params)
 
 
 # ---- what older and larger files look like -----------------------------------------------

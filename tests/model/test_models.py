@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses, models
-from model.models import draw_params, make_model, model_of
+from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses
+from model.models import draw_params, model_of
 from model.testing import (
   TOLERANCES,
   assert_causal,
@@ -34,7 +34,7 @@ HEADS: dict[str, dict] = {
   "modern_bert sequence_classification": {"num_layers": 2, "pooling": "mean"},
   "modern_bert token_classification": {"num_layers": 2},
   "modern_bert encoder": {"num_layers": 2},
-  "causal": {"num_layers": 2, "vocab_multiple": 8},
+  "causal": {"num_layers": 2},
 }
 # Rows that hold the extremes: full, M of the shortest, all sorts. 128 is splash's least.
 LENGTHS = {13: (13, 5, 4, 3, 2, 2, 2, 7), 128: (128, 60, 50, 18, 2, 2, 2, 1)}
@@ -125,27 +125,6 @@ def test_without_the_mask_the_first_layer_leaks(head, leak):
     assert_causal(model, batch)
 
 
-@pytest.mark.parametrize("name", LANGUAGE_MODELS)
-def test_a_wider_vocabulary_changes_nothing(name):
-  head = head_of(name)
-  config = config_of(name, num_layers=1, vocab_multiple=1)
-  wide = dataclasses.replace(config, vocab_multiple=8)
-  assert (config.padded_vocab_size, wide.padded_vocab_size) == (29, 32)
-  graphdef, params = packs.random_params(config, head=head)
-  wide_def, wide_params = packs.random_params(wide, head=head)
-  copied = jax.tree.map(
-    lambda x, y: y.at[: len(x)].set(x) if x.shape != y.shape else x, params, wide_params
-  )
-  batch = packs.lay_out(packs.random_sequences())
-  value, gradients = loss_and_gradients(params, graphdef, batch)
-  wide_value, wide_gradients = loss_and_gradients(copied, wide_def, batch)
-  assert relative_difference(wide_value, value) < 1e-6
-  parts = jax.tree.map(lambda x, y: (y[: len(x)], y[len(x) :]), gradients, wide_gradients)
-  cut, added = jax.tree.transpose(jax.tree.structure(gradients), None, parts)
-  assert not any(x.any() for x in jax.tree.leaves(added))
-  assert relative_difference(cut, gradients) < 1e-6
-
-
 @pytest.mark.parametrize(
   ("name", "fields", "dtype"),
   [
@@ -159,7 +138,7 @@ def test_a_wider_vocabulary_changes_nothing(name):
 def test_rows_of_padding_stay_finite(name, fields, dtype):
   head = head_of(name)
   fields = {"max_position_embeddings": 128, "num_layers": 2} | fields
-  config = config_of(name, vocab_multiple=1, **fields, **kept_in(dtype))
+  config = config_of(name, **fields, **kept_in(dtype))
   graphdef, params = packs.random_params(config, head=head)
   batch = lay_out([packs.random_sequences([[2]])[0], []], row_length=128)
   batch = jax.tree.map(np.zeros_like, batch)
@@ -214,20 +193,6 @@ def test_bad_configs_are_refused(head, fields, message):
   make = {"causal": packs.small_gpt2, "modern_bert": packs.small_modern_bert}
   with pytest.raises(ValueError, match=message):
     make.get(head, packs.small_config)(**fields)
-
-
-def test_parameters_are_drawn_on_the_cpu(monkeypatch):
-  config, drawn_on = config_of("encoder"), []
-
-  def make(*arguments, **options):
-    drawn_on.append(jax.config.jax_default_device)  # type: ignore[attr-defined]
-    return make_model(*arguments, **options)
-
-  monkeypatch.setattr(models, "make_model", make)
-  drawn = draw_params(config, "encoder", seed=3)
-  assert [device.platform for device in drawn_on] == ["cpu"]
-  made = nnx.to_pure_dict(nnx.state(make_model(config, "encoder", seed=3), nnx.Param))
-  assert relative_difference(drawn, made) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["pretraining without NSP", "causal"])

@@ -7,7 +7,6 @@ import pytest
 from launch.record.compilations import CompilationCounter
 from launch.record.metrics import means
 from model.testing import relative_difference
-from packing.testing import lay_out
 from tests import packs
 from training.errors import ConfigError
 from training.mesh import make_mesh, put_batch, state_share
@@ -104,17 +103,8 @@ def test_devices_and_micro_batches_compute_what_one_batch_does(
     assert relative_difference(other, expected[0]) > 1e-3
 
 
-def test_the_batch_is_split_and_the_parameters_are_on_every_device():
-  program = make_program(4)
-  batch = put_batch(make_batch(8), program.mesh)
-  assert len({s.device for s in batch["input_ids"].addressable_shards}) == 4
-  assert batch["input_ids"].addressable_shards[0].data.shape == (2, packs.ROW_LENGTH)
-  leaf = jax.tree.leaves(program.init()["params"])[0]
-  assert leaf.is_fully_replicated
-
-
 # Sizes that 2 and 4 devices divide, but for the two numbers of the NSP bias.
-SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_multiple": 8}
+SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 32}
 
 
 @pytest.mark.parametrize(
@@ -149,22 +139,6 @@ def test_micro_batches_stay_on_their_devices():
   assert "all-reduce" in text
   for name in ("all-gather", "all-to-all", "collective-permute"):
     assert name not in text, name
-
-
-def test_attention_that_xla_cannot_split_stays_on_the_devices():
-  """`blocks` reads and writes at places that depend on the data.
-
-  `tests/model/test_attention.py` compares what it gives with one device's.
-  """
-  lengths = [[100, 20], [128], [3, 60, 61], [5]]
-  sequences = packs.random_sequences(lengths)
-  batch = lay_out(sequences, row_length=128, max_sequences=3, max_masked=22)
-  fields = {"max_position_embeddings": 128, "attention_dropout_rate": 0.0}
-  program = make_program(4, attention_impl="blocks", **fields)
-  on_devices = put_batch(batch, program.mesh)
-  compiled = program.train_step.lower(program.abstract_state(), on_devices).compile()
-  for name in ("all-gather", "all-to-all", "collective-permute"):
-    assert name not in compiled.as_text(), name
 
 
 def frozen(num_devices=1, *, accumulate=1):
@@ -273,19 +247,6 @@ def test_the_metrics_of_steps_add_up_to_those_of_one():
   for name in ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"):
     assert parts[name] == pytest.approx(expected[name], rel=1e-5)
   assert parts["loss"] == parts["mlm_loss"] + parts["nsp_loss"]
-
-
-def test_rows_of_the_vocabulary_that_were_added_start_at_zero_and_stay():
-  ordinary = make_program().init()["params"]["embeddings"]["token"]["embedding"]
-  program = make_program(vocab_multiple=8)
-  before = np.asarray(program.init()["params"]["embeddings"]["token"]["embedding"])
-  assert before.shape[0] == 32
-  np.testing.assert_array_equal(before[:29], ordinary)
-  params, _ = run(program, [make_batch(8, seed) for seed in range(3)])
-  after = params["embeddings"]["token"]["embedding"]
-  assert (after[:29] != before[:29]).any(1).all()
-  assert (after[29:] == 0).all()
-  assert (params["mlm_bias"][29:] == 0).all()
 
 
 def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():

@@ -178,7 +178,7 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monke
     write_json(made.place(run) / "config.json", run.config.to_dict())
     write_json(made.place(run) / "summary.json", {"steps": number})
   with monkeypatch.context() as patch:
-    patch.setattr(runs, "run_tasks", stopped)
+    patch.setattr(runs, "run_jobs", stopped)
     with pytest.raises(KeyboardInterrupt):
       runs.run_all([made], number=1)  # has kept those that have ended
   runs.run_all([made], number=1)

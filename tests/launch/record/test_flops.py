@@ -59,13 +59,12 @@ def dot_flops(jaxpr) -> int:
   [
     {},
     {"next_sentence": False},
-    {"vocab_multiple": 128},
     {"attention_mask": "none", "position_reset": False},
     {"family": "modern_bert", "num_heads": 1, "global_every": 2, "local_window": 6},
     {"family": "modern_bert", "num_heads": 1, "head": "sequence_classification"},
     {"family": "modern_bert", "num_heads": 1, "head": "token_classification"},
     {"head": "causal"},
-    {"head": "causal", "positions": "learned", "vocab_multiple": 128},
+    {"head": "causal", "positions": "learned"},
   ],
 )
 def test_every_matrix_product_of_a_step_is_counted(fields):

@@ -1,7 +1,6 @@
 """A bar for people, lines for logs."""
 
 import io
-import os
 import types
 
 import pytest
@@ -60,18 +59,3 @@ def test_what_is_gone_through_is_counted(monkeypatch, now, capsys):
   with progress.Progress("evaluating", total=3, unit="batches") as shown:
     assert list(shown.over("abc")) == ["a", "b", "c"]
   assert "3/3 batches" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-  ("columns", "fits", "lost"), [(60, "06:18 left", "loss"), (80, "accuracy", "sequences/s")]
-)
-def test_a_bar_says_that_it_compiles_and_then_shows_whole_figures_that_fit(
-  monkeypatch, now, columns, fits, lost
-):
-  monkeypatch.setattr(os, "get_terminal_size", lambda _: (columns, 24))
-  first, *_, last = show(monkeypatch, now, terminal=True).strip().split("\r")
-  assert "compiling" in first
-  assert "compiling" not in last
-  assert fits in last
-  assert lost not in last
-  assert len(last.strip()) < columns

@@ -3,6 +3,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from configs import base
 from launch.record import trackers as trackers_lib
 from launch.record.flops import Cost, Peak
 from launch.record.metrics import read_json_lines
-from launch.record.recorder import Recorder
+from launch.record.recorder import Profile, Recorder
 from model import losses
 from training.errors import Stopped
 
@@ -133,3 +134,27 @@ def test_bad_steps_in_a_row_are_counted_on_when_a_run_is_resumed(tmp_path):
 def test_a_held_out_loss_that_is_not_finite_stops_the_run(tmp_path):
   with pytest.raises(Stopped, match="held-out loss is nan at step 6"):
     record(tmp_path, "......", held_out=np.nan)
+
+
+@pytest.mark.parametrize(
+  ("first_step", "last_step", "steps", "profiled"),
+  [
+    pytest.param(0, 20, 3, True, marks=pytest.mark.slow),
+    pytest.param(100, 112, 3, True, id="the run ends before all of them"),
+    pytest.param(0, 20, 0, False, id="none is asked for"),
+    pytest.param(0, 10, 3, False, id="the first ones compile"),
+  ],
+)
+def test_steps_are_profiled_after_the_first_ones(
+  tmp_path, capsys, first_step, last_step, steps, profiled
+):
+  double = jax.jit(lambda x: 2 * x)
+  with Profile(tmp_path, first_step=first_step, steps=steps) as profile:
+    for step in range(first_step + 1, last_step + 1):
+      profile.before(step)
+      double(jnp.ones(3)).block_until_ready()
+  assert any((tmp_path / "profile").rglob("*.xplane.pb")) == profiled
+  told = capsys.readouterr().err
+  assert ("No profile: the run ended before step 11" in told) == (
+    steps > 0 and not profiled
+  )

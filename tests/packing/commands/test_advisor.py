@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import packing
-from packing.commands.advisor import advise
-from packing.commands.buckets import bucket_edges
+from packing.commands.advisor import advise, bucket_edges
 
 
 @pytest.fixture(scope="module")
