@@ -10,7 +10,7 @@ from model import hf, weights
 from model.__main__ import main as model_command
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs, programs
-from tests.programs import lines_of, summary_of
+from tests.programs import READ_ONLY_CACHE, lines_of, summary_of
 
 WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
 
