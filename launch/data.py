@@ -156,6 +156,7 @@ def make_held_out(
     InputError: nothing was held out.
   """
   task, sets = config.data.task, []
+  options = {"labels": dataset.labels} if task == "tagging" else {}
   for name, store in held_out_stores(dataset).items():
     loader: RowLoader
     if task == "text":  # scored in one way, whatever the layout of training
@@ -171,7 +172,7 @@ def make_held_out(
       HeldOut(
         loader.evaluation_batches,
         loader.num_evaluation_batches,
-        functools.partial(score, task, store, labels=dataset.labels) if has_score else None,
+        functools.partial(score, task, store, **options) if has_score else None,
         prefix="" if name == "held_out" else f"{name}_",
       )
     )

@@ -23,6 +23,17 @@ SCHEMA = pa.schema(
   ]
 )
 REGRESSION_SCHEMA = SCHEMA.set(2, pa.field("sequence_label", pa.float32()))
+# A window of a sentence. Each word of the sentence has a label in one of its windows, at
+# its first piece; all other tokens are `UNLABELLED`.
+TAGGING_SCHEMA = pa.schema(
+  [
+    *SCHEMA,
+    ("token_labels", pa.list_(pa.int32())),  # of all tokens
+    ("words", pa.list_(pa.string())),  # those that have a label here
+    ("window_start", pa.int32()),  # in tokens of the sentence
+  ]
+)
+UNLABELLED = -1
 # A question and a window of its context. Positions count tokens of the sequence; they are
 # 0, the [CLS], if the window does not hold the answer. Characters count from the start of
 # `text`, the piece of the context that the window shows.
@@ -39,17 +50,6 @@ QUESTION_SCHEMA = pa.schema(
     ("answers", pa.list_(pa.string())),
   ]
 )
-# A window of a sentence. Each word of the sentence has a label in one of its windows, at
-# its first piece; all other tokens are `UNLABELLED`.
-TAGGING_SCHEMA = pa.schema(
-  [
-    *SCHEMA,
-    ("token_labels", pa.list_(pa.int32())),  # of all tokens
-    ("words", pa.list_(pa.string())),  # those that have a label here
-    ("window_start", pa.int32()),  # in tokens of the sentence
-  ]
-)
-UNLABELLED = -1
 
 
 class StoredSequence(NamedTuple):

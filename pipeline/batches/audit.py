@@ -154,14 +154,14 @@ def _row(
     store.sequence_labels[used], np.float32 if is_fraction else np.int32
   )
   row["sequence_mask"] = slots(True, bool)
-  if store.answer_starts is not None and store.answer_ends is not None:
-    row["start_positions"] = slots(starts + store.answer_starts[used])
-    row["end_positions"] = slots(starts + store.answer_ends[used])
   if store.has_token_labels:
     row["token_labels"] = np.zeros(row_length, np.int32)
     for start, tokens, number in zip(starts, sequences, used, strict=True):
       labels = store.gather(np.array([number]), labels=True)
       row["token_labels"][start : start + len(tokens)] = labels
+  if store.answer_starts is not None and store.answer_ends is not None:
+    row["start_positions"] = slots(starts + store.answer_starts[used])
+    row["end_positions"] = slots(starts + store.answer_ends[used])
   return row | {"sequence_ids": ids}
 
 

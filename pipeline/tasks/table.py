@@ -12,8 +12,8 @@
 |               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
 | `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
-| `tagging`     | tokens, tags                        | [CLS] window [SEP]                |
 | `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
+| `tagging`     | tokens, tags                        | [CLS] window [SEP]                |
 """
 
 from __future__ import annotations
@@ -259,6 +259,15 @@ TASKS = {
     make_unlabelled=squad.unlabelled_sequences,
     answer=answering.answer_question,
   ),
+  "classification": _sentence_task(
+    glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
+  ),
+  "regression": _sentence_task(
+    glue.OWN[:1],
+    ("pearson", "spearman"),
+    optional=glue.OWN[1:],
+    schema=REGRESSION_SCHEMA,
+  ),
   "tagging": Task(
     fields=("tokens", "tags"),
     make_sequences=tagging.labelled_sequences,
@@ -271,15 +280,6 @@ TASKS = {
     make_unlabelled=tagging.unlabelled_sequences,
     line_fields=("tokens",),
     answer=answering.answer_tags,
-  ),
-  "classification": _sentence_task(
-    glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
-  ),
-  "regression": _sentence_task(
-    glue.OWN[:1],
-    ("pearson", "spearman"),
-    optional=glue.OWN[1:],
-    schema=REGRESSION_SCHEMA,
   ),
 } | {
   f"glue/{name}": _sentence_task(
@@ -300,10 +300,7 @@ def is_masked(task_name: str) -> bool:
 
 
 def score(
-  task_name: str,
-  store: SequenceStore,
-  outputs: Sequence[np.ndarray],
-  labels: Sequence[str] = (),
+  task_name: str, store: SequenceStore, outputs: Sequence[np.ndarray], **options
 ) -> dict[str, float]:
   """Scores a model's outputs by the metrics of a task.
 
@@ -313,7 +310,7 @@ def score(
     outputs: the head's output for each sequence: float[num_labels] logits; float[1] for a
       regression; float[length, 2] start and end logits for squad; float[length,
       num_labels] for tagging.
-    labels: names of the classes. Tagging scores entities if these are BIO.
+    options: for tagging, `labels`, the names of the classes, which may be BIO.
 
   Returns:
     `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1
@@ -328,5 +325,4 @@ def score(
   if task is None or task.score is None:
     known = ", ".join(name for name, task in TASKS.items() if task.score)
     raise InputError(f"{short_repr(task_name)} has no score; expected one of {known}.")
-  names = (labels,) if task.schema == TAGGING_SCHEMA else ()
-  return task.score(store, outputs, *names)
+  return task.score(store, outputs, **options)
