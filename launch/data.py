@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -156,7 +157,7 @@ def make_held_out(
     InputError: nothing was held out.
   """
   task, sets = config.data.task, []
-  options = {"labels": dataset.labels} if task == "tagging" else {}
+  options: dict[str, Any] = {"labels": dataset.labels} if task == "tagging" else {}
   for name, store in held_out_stores(dataset).items():
     loader: RowLoader
     if task == "text":  # scored in one way, whatever the layout of training
