@@ -73,13 +73,14 @@ from training.step import ModelProgram
 
 _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
 import), or a Hugging Face directory of BertForSequenceClassification,
-BertForQuestionAnswering or ModernBertForSequenceClassification; with --embed, of any
-BERT or ModernBERT. A run determines the task and how text is split; its best checkpoint
-is used if the run keeps it (train.keep_best), otherwise the newest.
+BertForTokenClassification, BertForQuestionAnswering or one of ModernBERT's classifiers;
+with --embed, of any BERT or ModernBERT. A run determines the task and how text is split;
+its best checkpoint is used if the run keeps it (train.keep_best), otherwise the newest.
 
 input:
   -                           standard input (the default): JSON lines, or one sentence per
-                              line, with a tab between the two sentences of a pair
+                              line, with a tab between the two sentences of a pair; for
+                              tags, words separated by spaces
   FILE, FOLDER, 'FILES*'      read by suffix: .txt, .jsonl, .csv, .tsv, .parquet, .arrow,
                               .json (SQuAD's layout); also Hugging Face save_to_disk
   tfds:glue/cola#test         TensorFlow Datasets, prepared as array_record
@@ -87,6 +88,7 @@ input:
 output: one line per example, with its id in the source or, without one, its number from 0:
   {"id": "0", "label": "acceptable", "probabilities": {"unacceptable": ..., ...}}
   {"id": "0", "value": 3.25}
+  {"id": "0", "tokens": ["in", "Denver"], "tags": ["O", "B-LOC"], "probabilities": [...]}
   {"id": "56be4db0", "answer": "Denver Broncos", "probability": ..., "n_best": [...]}
   {"id": "0", "embedding": [0.0676, ...]}     with --embed; --out FILE.npy holds only
                               float32[N, D], FILE.parquet has the columns id and embedding
@@ -248,7 +250,7 @@ def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSett
   if count := tally["truncated_questions"]:
     most = squad.limits(longest)[0]
     print(f"truncated {count:,} questions: longer than {most} tokens", file=sys.stderr)
-  cut = settings.task != "squad" or settings.too_long == "truncate"
+  cut = settings.task not in ("squad", "tagging") or settings.too_long == "truncate"
   if cut and (count := tally["too_long"]):
     limit = f"--max-sequence-length {longest}"
     print(f"truncated {count:,} of them: longer than {limit}", file=sys.stderr)
@@ -355,7 +357,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     num_labels=config.num_labels,
   )
   labels: tuple[str, ...] = ()
-  if stored.head == "sequence_classification":
+  if stored.head in ("sequence_classification", "token_classification"):
     outputs = config.num_labels
     labels = pipeline.label_names(settings.task, outputs, given=stored.labels)
   tokenizer = open_tokenizer(folder, stored.vocabulary, vocab_file=settings.vocab_file)

@@ -12,14 +12,16 @@ def get_config() -> ConfigDict:
   config.seed = 0  # seed of parameters, dropout, masking and the order of packs
 
   config.data = ConfigDict()
-  # pretraining, sentences, documents, text, glue/NAME, squad, classification, regression
+  # pretraining, sentences, documents, text, glue/NAME, squad, tagging, classification,
+  # regression
   config.data.task = "pretraining"
   # stdlib: the standard library's text; prepared: what directory holds; files, tfds:NAME,
   # ...: docs/data.md
   config.data.source = "stdlib"
   config.data.held_out_source = ""  # a separate source to hold out, instead of a fraction
   config.data.mismatched_source = ""  # a second source to hold out; MNLI has one
-  config.data.labels = ""  # classification: names of the classes, such as "ham,spam"
+  # classification, tagging: names of the classes, such as "ham,spam"; "": those in the data
+  config.data.labels = ""
   config.data.columns = ""  # names of fields in the source, such as text=content
   # Where documents in text files end: blank-line, line, file, wikiextractor, start:REGEX.
   config.data.documents = "blank-line"

@@ -171,7 +171,7 @@ def make_held_out(
       HeldOut(
         loader.evaluation_batches,
         loader.num_evaluation_batches,
-        functools.partial(score, task, store) if has_score else None,
+        functools.partial(score, task, store, labels=dataset.labels) if has_score else None,
         prefix="" if name == "held_out" else f"{name}_",
       )
     )

@@ -34,6 +34,7 @@ _SHAPES = (
   *("FAMILY", *LAYER_SIZES, "global_base", "next_sentence"),
   *("num_labels", "positions"),
 )
+_CLASSIFIERS = "sequence_classification", "token_classification"
 # Parameters that heads add to the encoder, in the order of computation.
 _HEAD = (
   *("mlm_transform", "mlm_layer_norm", "head", "mlm_bias", "pooler", "nsp"),
@@ -248,8 +249,8 @@ def run_model_config(
 
 
 def num_labels_of(head: str, labels: Sequence[str]) -> int:
-  """Outputs per sequence: one for each class, or 1 for regression; 2 for other heads."""
-  return max(len(labels), 1) if head == "sequence_classification" else 2
+  """Outputs: one for each class, or 1 for regression; 2 for heads without classes."""
+  return max(len(labels), 1) if head in _CLASSIFIERS else 2
 
 
 def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
@@ -262,7 +263,7 @@ def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
   Raises:
     ConfigError: the model has other classes, or has them in another order.
   """
-  if stored.head != "sequence_classification":
+  if stored.head not in _CLASSIFIERS:
     return  # Hugging Face's configs have a number of classes for other heads too
   expected = num_labels_of(stored.head, labels)
   there = stored.config_as(model.EncoderConfig).num_labels
@@ -316,7 +317,7 @@ def initial_params(
   missing = [name for name in _HEAD if name in needed and name not in params]
   if missing:
     theirs, ours = stored.kind.__name__, model_of(config, head).__name__
-    if stored.head == head == "sequence_classification":
+    if stored.head == head and head in _CLASSIFIERS:
       theirs += f" with {sizes.num_labels} classes {', '.join(stored.labels)}".rstrip()
       ours += f" with {config.num_labels} classes {', '.join(labels)}".rstrip()
     processes.print_on_first(

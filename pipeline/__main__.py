@@ -30,8 +30,8 @@ _PREPARE_EXAMPLES = """sources:
   tfds:glue/cola              TensorFlow Datasets, prepared as array_record
   tfds:squad#validation       a split other than train
   corpus/  'corpus/*.txt'     files by suffix: .txt, .jsonl, .csv, .tsv, .parquet, .arrow,
-                              .json (SQuAD's layout); also folders written by Hugging
-                              Face's save_to_disk
+                              .json (SQuAD's layout), .conll (words and tags); also
+                              folders written by Hugging Face's save_to_disk
 
 examples:
   python -m pipeline prepare --source 'wiki/*.txt' --vocab-file vocab.txt \\
@@ -166,8 +166,9 @@ def _add_prepare(command):
   add(group, "cross_documents", text, action=argparse.BooleanOptionalAction)
   group = command.add_argument_group("for --task text and documents")
   add(group, "min_words", "leave out documents with fewer", **number)
-  group = command.add_argument_group("for --task classification")
-  add(group, "labels", "class names, in the order of their numbers", metavar="NAME,...")
+  group = command.add_argument_group("for --task classification and tagging")
+  text = "class names, in the order of their numbers (default: those in the data, sorted)"
+  add(group, "labels", text, metavar="NAME,...")
   group = command.add_argument_group("execution")
   text = "processes (default: one per core, at most 10)"
   group.add_argument("--workers", **number, help=text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import math
 import re
 
@@ -36,7 +38,8 @@ class DatasetSettings:
       for the task's default.
     shard_bytes: bytes of documents in a shard; random next segments come from the same
       shard.
-    labels: names of the classes in the order of their numbers, "no,yes" (classification).
+    labels: names of the classes in the order of their numbers, "no,yes", or a list in JSON
+      if names have commas; "" for those in the data (classification, tagging).
     mismatched_source: a second source to hold out, of another kind than the training data,
       such as MNLI's mismatched genres; needs held_out_source.
     min_words: documents with fewer are left out; white space separates words (text,
@@ -127,10 +130,15 @@ class DatasetSettings:
     Example:
       >>> DatasetSettings("x.tsv", 128, labels="no, yes").label_names()
       ('no', 'yes')
+      >>> DatasetSettings("x.tsv", 128, labels='[".", ","]').label_names()
+      ('.', ',')
     """
     if not self.labels:
       return ()
     names = tuple(name.strip() for name in self.labels.split(","))
+    with contextlib.suppress(ValueError):
+      if isinstance(listed := json.loads(self.labels), list):
+        names = tuple(map(str, listed))
     if len(set(names)) < max(2, len(names)) or "" in names:
       raise InputError(
         f"labels is {short_repr(self.labels)}; expected different names, as in a,b."

@@ -39,6 +39,17 @@ QUESTION_SCHEMA = pa.schema(
     ("answers", pa.list_(pa.string())),
   ]
 )
+# A window of a sentence. Each word of the sentence has a label in one of its windows, at
+# its first piece; all other tokens are `UNLABELLED`.
+TAGGING_SCHEMA = pa.schema(
+  [
+    *SCHEMA,
+    ("token_labels", pa.list_(pa.int32())),  # of all tokens
+    ("words", pa.list_(pa.string())),  # those that have a label here
+    ("window_start", pa.int32()),  # in tokens of the sentence
+  ]
+)
+UNLABELLED = -1
 
 
 class StoredSequence(NamedTuple):
@@ -88,6 +99,7 @@ class SequenceStore:
     lengths: int32[num_sequences], in tokens.
     first_type_lengths: int32[num_sequences]; tokens of token type 0.
     sequence_labels: int32[num_sequences], or float32 for regression.
+    has_token_labels: whether tokens have labels.
     answer_starts, answer_ends: int32[num_sequences], positions in the sequence; None if
       the schema has no answers.
     schema: `SCHEMA`, or a schema that extends it.
@@ -130,18 +142,19 @@ class SequenceStore:
     return store
 
   def _set_batches(self, batches: list[pa.RecordBatch]):
-    self._tokens = []  # int32 of each record batch, a view into the mapped file
-    lengths = []
-    for batch in batches:
-      column = batch.column("input_ids")
-      offsets = column.offsets.to_numpy()
-      self._tokens.append(column.values.to_numpy()[offsets[0] : offsets[-1]])
-      lengths.append(np.diff(offsets))
+    self.schema = batches[0].schema
+    self.has_token_labels = "token_labels" in self.schema.names
+    # int32 of each record batch, views into the mapped file
+    self._tokens = [batch.column("input_ids").flatten().to_numpy() for batch in batches]
+    lengths = [np.diff(batch.column("input_ids").offsets.to_numpy()) for batch in batches]
+    if self.has_token_labels:
+      self._labels = [
+        batch.column("token_labels").flatten().to_numpy() for batch in batches
+      ]
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
     self.lengths = np.concatenate(lengths).astype(np.int32)
     self._starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
     self._table = pa.Table.from_batches(batches)
-    self.schema = self._table.schema
     self.first_type_lengths = self._table["first_type_length"].to_numpy()
     self.sequence_labels = self._table["sequence_label"].to_numpy()
     self.answer_starts = self.answer_ends = None
@@ -161,24 +174,26 @@ class SequenceStore:
     for batch in self._table.to_batches(max_chunksize=64):
       yield from batch.to_pylist()
 
-  def gather(self, ids: np.ndarray) -> np.ndarray:
+  def gather(self, ids: np.ndarray, *, labels: bool = False) -> np.ndarray:
     """The tokens of some sequences, end to end.
 
     Args:
       ids: int[n]; sequence numbers.
+      labels: gives the labels of the tokens instead, if `has_token_labels`.
 
     Returns:
       int32[sum of their lengths].
     """
+    values = self._labels if labels else self._tokens
     starts, lengths = self._starts[ids], self.lengths[ids]
     if not starts.size:
       return np.zeros(0, np.int32)
     numbers = np.searchsorted(self._bounds[:-1], starts, side="right") - 1
     starts = starts - self._bounds[numbers]
     if (numbers == numbers[0]).all():
-      return self._tokens[numbers[0]][_ranges(starts, lengths)]
+      return values[numbers[0]][_ranges(starts, lengths)]
     parts = zip(numbers.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
-    return np.concatenate([self._tokens[number][i:j] for number, i, j in parts])
+    return np.concatenate([values[number][i:j] for number, i, j in parts])
 
   def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Tokens of parts of the stream, which is all sequences end to end.

@@ -10,7 +10,7 @@ from model import hf, weights
 from model.__main__ import main as model_command
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs, programs
-from tests.programs import lines_of, summary_of
+from tests.programs import READ_ONLY_CACHE, lines_of, summary_of
 
 WORDS = ("able", "back", "call", "data", "each", "file", "give", "hash", "into", "join")
 
@@ -189,6 +189,47 @@ def test_questions_are_trained_on_and_scored(task):
   )
   evaluated = lines_of(task / "squad-run" / "eval.jsonl")[-1]
   assert evaluated["sequences"] == summary["sequences"]
+
+
+@pytest.mark.slow
+def test_tags_are_trained_on_resumed_and_scored_packed_and_not(task):
+  """Stopped at half of its steps, a run ends with the same parameters."""
+  rng = np.random.default_rng(3)
+  rows = []
+  for number in rng.integers(1, 60, 61):
+    words = rng.choice(WORDS, number).tolist()
+    tags = [f"B-{word}" if word < "data" else "O" for word in words]
+    rows.append({"tokens": words, "tags": tags})
+  source = write_examples(task, "tags", rows)
+  fields = {"data.source": source, "data.held_out_source": source, "train.steps": 8}
+  fields |= {"data.directory": task / "tags", "train.checkpoint_every": 4}
+  options = {"config": "tagging.py", "fields": fields}
+  output = succeed(task, "tags-run", **options)
+  assert "initialising classifier" in output
+  summary = summary_of(task / "tags-run")
+  assert summary["sequences"] > 61  # several windows of a sentence
+  assert summary["eval_score"] == summary["eval_f1"]
+  description = json.loads((task / "tags-run" / "model.json").read_text())
+  assert description["labels"] == ["B-able", "B-back", "B-call", "O"]
+
+  words = command(task, "tags-halved", **options)
+  process = programs.start(words, task, **READ_ONLY_CACHE)
+  saved = task / "tags-halved" / "checkpoints" / "4"
+  programs.wait_for(process, saved.exists)
+  programs.kill(process)
+  succeed(task, "tags-halved", **options)
+  halved = summary_of(task / "tags-halved")
+  assert halved["parameters_digest"] == summary["parameters_digest"]
+
+  out = str(task / "tags-hf")
+  arguments = ["export", str(task / "tags-run"), "--step=8", "--out", out]
+  assert model_command(arguments) == 0
+  alone = fields | {"packing.algorithm": "none"}
+  unpacked = evaluate(task, "tags-hf", config="tagging.py", fields=alone)
+  packed = evaluate(task, "tags-run", "--step=8", **options)
+  assert unpacked["loss"] == pytest.approx(packed["loss"], rel=1e-5)
+  for name in ("score", "precision", "recall", "accuracy", "sequences"):
+    assert unpacked[name] == packed[name]
 
 
 @pytest.mark.slow

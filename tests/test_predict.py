@@ -44,14 +44,16 @@ HEADS = {
   "classification": "sequence_classification",
   "regression": "sequence_classification",
   "squad": "question_answering",
+  "tagging": "token_classification",
   "pretraining": "pretraining",
 }
+NAMED = "classification", "tagging"  # their classes have names
 
 
 def make_folder(folder, task, *, steps=(0,), scale=1.0, **fields):
   """As python -m model import writes one; each step has different weights."""
-  labels = LABELS if task == "classification" else ()
-  fields |= {"num_labels": {"classification": 3, "regression": 1}.get(task, 2)}
+  labels = LABELS if task in NAMED else ()
+  fields |= {"num_labels": 3 if labels else {"regression": 1}.get(task, 2)}
   config = packs.small_config(num_layers=1, max_position_embeddings=ROW, **fields)
   for step in steps:
     _, params = packs.random_params(config, seed=step, head=HEADS[task])
@@ -94,6 +96,7 @@ TASKS = {  # the fields of an example, and how many there are at most
   "classification": (["sentence"], 23),
   "regression": (["sentence", "sentence2"], 13),
   "squad": (["question", "context"], 11),
+  "tagging": (["tokens"], 13),
 }
 
 
@@ -108,6 +111,8 @@ def close(one, other):
     assert ours == pytest.approx(theirs, abs=1e-4)
     score = pytest.approx(theirs.get(other["answer"]), abs=1e-4)
     assert theirs.get(one["answer"]) == score
+  for name in one.keys() & {"tokens", "tags"}:
+    assert one[name] == other[name]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -117,7 +122,7 @@ def test_packed_answers_equal_those_of_single_sequences(folders, tmp_path, task)
   config = evaluation.prediction_config(stored.config)
   program = ModelProgram(config, mesh=make_mesh(2), head=stored.head)
   run = functools.partial(evaluation.predict, program, stored.load())
-  labels = LABELS if task == "classification" else ()
+  labels = LABELS if task in NAMED else ()
   settings = pipeline.DatasetSettings("-", ROW, task=task, labels=",".join(labels))
   tokenizer = Tokenizer(folders / task / "vocab.txt")
   counter = CompilationCounter()
@@ -179,6 +184,55 @@ def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answ
   assert all(len(best["text"].split()) == 1 for best in long["n_best"])
   assert (none["id"], none["answer"], none["n_best"]) == ("none", "", [])
   assert errors.endswith("truncated 1 questions: longer than 3 tokens\n")
+
+
+def test_each_word_gets_a_tag_from_text_and_from_lists(folders, answer, tmp_path):
+  folder, words = folders / "tagging", [*"ab.cd?efghij"] * 5
+  status, (long, none), errors = answer(folder, typed=" ".join(words) + "\n\n")
+  assert (status, long["id"], long["tokens"]) == (0, "0", words)
+  assert none == {"id": "1", "tokens": [], "tags": [], "probabilities": []}
+  assert len(long["tags"]) == len(long["probabilities"]) == 60
+  assert set(long["tags"]) <= set(LABELS)
+  assert "truncated" not in errors  # it was cut in windows
+  (listed,) = answer(folder, typed=json.dumps({"id": "x", "tokens": words}))[1]
+  assert listed == long | {"id": "x"}
+  (tmp_path / "words.conll").write_text("\n".join(words))
+  assert answer(folder, "--input", tmp_path / "words.conll")[1] == [long]
+  head = packs.random_model(hf.open_model(folder).config, head="token_classification")
+  ids = [2, *map(TOKENS.index, words[:9]), 3]  # alone, without predict.py
+  logits = head(layout.lay_out([[{"input_ids": ids}]], row_length=ROW))["token_logits"]
+  expected = scipy.special.softmax(np.asarray(logits)[0, 1:10], axis=-1)
+  (short,) = answer(folder, typed=" ".join(words[:9]))[1]
+  assert short["probabilities"] == pytest.approx(expected.max(-1), abs=1e-5)
+  assert short["tags"] == [LABELS[n] for n in expected.argmax(-1)]
+
+
+@pytest.mark.extra("torch", "transformers")
+@pytest.mark.parametrize("family", ["bert", "modern_bert"])
+def test_tags_are_those_of_transformers_for_each_sentence_alone(family, answer, tmp_path):
+  import torch
+  import transformers
+
+  fields = {"num_labels": 3, "max_position_embeddings": 41, "vocab_size": len(TOKENS)}
+  make = packs.small_config if family == "bert" else packs.small_modern_bert
+  config = make(**fields)
+  _, params = packs.random_params(config, head="token_classification")
+  about = {"vocabulary": VOCABULARY, "labels": LABELS}
+  hf.export_model(config, params, tmp_path / "model", **about)
+  model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "model")
+  split = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+  rng = np.random.default_rng(0)
+  sentences = [rng.choice(TOKENS[5:], n).tolist() for n in rng.integers(1, 30, 23)]
+  typed = "\n".join(json.dumps({"tokens": words}) for words in sentences)
+  status, found, _ = answer(tmp_path / "model", typed=typed)
+  assert status == 0
+  for words, one in zip(sentences, found, strict=True):
+    batch = split(words, is_split_into_words=True, return_tensors="pt")
+    firsts = [batch.word_ids().index(number) for number in range(len(words))]
+    with torch.no_grad():
+      scores = model(**batch).logits[0, firsts].softmax(-1)
+    assert one["probabilities"] == pytest.approx(scores.max(-1).values.tolist(), abs=1e-5)
+    assert one["tags"] == [model.config.id2label[n] for n in scores.argmax(-1).tolist()]
 
 
 def test_an_exported_directory_gives_the_same_answers(folders, answer, tmp_path):

@@ -1,10 +1,13 @@
-"""The recipe of docs/how_to_pack.md for tf.data: every token once, in rows of one shape.
+"""The recipes of docs/how_to_pack.md: for tf.data, every token once in rows of one shape;
+for the Trainer of transformers, the parameters that sequences alone would give.
 
-It is skipped where TensorFlow is not installed, which is in the extra `recipes`. In an
+They are skipped without TensorFlow, or PyTorch, transformers and accelerate. In an
 environment without JAX: pytest --noconftest tests/test_recipes.py
 """
 
+import io
 import itertools
+import json
 import pathlib
 import runpy
 
@@ -48,3 +51,121 @@ def test_tf_data():
   rows = packed_rows(ragged, PLAN, epoch=1).shuffle(100, seed=0).batch(5)
   assert rows.element_spec["input_ids"].shape.as_list() == [None, ROW]
   check(list(rows.as_numpy_iterator()))
+
+
+# Of both trainers: nothing but training.
+OPTIONS = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+
+
+@pytest.mark.extra("torch", "transformers", "accelerate")
+@pytest.mark.parametrize(
+  ("architecture", "sizes", "accumulate"),
+  [
+    ("BertForMaskedLM", "SIZES", 1),
+    ("ModernBertForMaskedLM", "MODERN_SIZES", 1),
+    ("GPT2LMHeadModel", "GPT2_SIZES", 2),
+  ],
+)
+def test_the_trainer_learns_what_it_would_of_sequences_alone(
+  tmp_path, architecture, sizes, accumulate
+):
+  """Two epochs of one step each; BERT's loss of micro-batches is their own mean."""
+  import torch
+
+  from tests.model import reference
+
+  dropout = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop")
+  none = dict.fromkeys((*dropout, "embd_pdrop", "resid_pdrop"), 0.0)
+  fields = getattr(reference, sizes)["odd"] | none
+  packed, alone, start = (reference.make(architecture, **fields) for _ in range(3))
+  causal = architecture == reference.GPT2
+  examples = []
+  for ids in SEQUENCES[:31]:
+    ids = (1 + ids[:7] % 28).tolist()
+    labels = ids if causal else [x if i % 3 == 0 else -100 for i, x in enumerate(ids)]
+    examples.append({"input_ids": ids, "labels": labels})
+  rows = packing.pack(
+    [len(x["labels"]) for x in examples], max_sequence_length=16
+  ).num_packs
+  assert rows < len(examples) / 2
+
+  options = {"output_dir": str(tmp_path), "learning_rate": 0.1, "optim": "sgd"}
+  options |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "num_train_epochs": 2}
+  options |= {"gradient_accumulation_steps": accumulate, "longest": 16, "causal": causal}
+  options |= {"per_device_train_batch_size": -(-rows // accumulate)} | OPTIONS
+  recipe = runpy.run_path(str(RECIPE.with_name("hugging_face_trainer.py")))
+  trainer = recipe["packed_trainer"](packed, examples, **options)
+  before = [pack.tolist() for pack in trainer.train_dataset.assignment]
+  trainer.train()
+  assert trainer.state.global_step == 2
+  assert before != [pack.tolist() for pack in trainer.train_dataset.assignment]
+
+  optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+  for _ in range(2):
+    losses = []
+    for example in examples:
+      ids, labels = (torch.tensor([example[x]]) for x in ("input_ids", "labels"))
+      logits = alone(input_ids=ids).logits[0]
+      logits, labels = (logits[:-1], labels[0, 1:]) if causal else (logits, labels[0])
+      loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+      losses.append(loss[labels != -100])
+    optimizer.zero_grad()
+    torch.cat(losses).mean().backward()
+    optimizer.step()
+  for name, expected in alone.state_dict().items():
+    torch.testing.assert_close(packed.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
+    moved = bool((expected != start.state_dict()[name]).any())
+    assert moved or "bias" in name or "embed" in name or "wpe" in name, name
+
+
+@pytest.mark.extra("torch", "sentence_transformers", "accelerate")
+def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(tmp_path):
+  import datasets
+  import sentence_transformers
+  from sentence_transformers.sentence_transformer import losses
+
+  from tests.model import reference
+
+  letters = [*"abcdefgh"]
+  fields = reference.SIZES["odd"] | {"hidden_dropout_prob": 0.0}
+  config = reference.transformers.BertConfig(**fields, attention_probs_dropout_prob=0.0)
+  reference.torch.manual_seed(0)
+  reference.transformers.BertModel(config).save_pretrained(tmp_path / "model")
+  vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+  (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+  tokenizer = reference.transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+  tokenizer.save_pretrained(tmp_path / "model")
+  rng = np.random.default_rng(0)
+  text = [" ".join(rng.choice(letters, n)) for n in rng.integers(1, 14, 48)]
+  data = datasets.Dataset.from_dict({"anchor": text[:24], "positive": text[24:]})
+  recipe = runpy.run_path(str(RECIPE.with_name("sentence_transformers_trainer.py")))
+  options = {"output_dir": str(tmp_path / "out"), "per_device_train_batch_size": 6}
+  options |= {"learning_rate": 1e-3, "logging_steps": 1} | OPTIONS
+  found = []
+  for packed in (False, True):
+    model = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    trainer = sentence_transformers.SentenceTransformerTrainer(
+      model=model,
+      args=sentence_transformers.SentenceTransformerTrainingArguments(**options),
+      train_dataset=data,
+      loss=losses.MultipleNegativesRankingLoss(model),
+      data_collator=recipe["PackedColumns"](model.tokenizer) if packed else None,
+    )
+    trainer.train()
+    history = trainer.state.log_history
+    found.append([float(entry["loss"]) for entry in history if "loss" in entry])
+  padded, ours = found
+  assert len(ours) == 12  # three epochs
+  assert ours == pytest.approx(padded, rel=1e-4)
+  assert padded[-1] < padded[0]
+
+
+def test_capitals_are_tags(monkeypatch, capsys):
+  text = "Ada's McDonald ate NASA's  3 pies. So. It was - in iOS! Not a tag of 2B: X\n"
+  monkeypatch.setattr("sys.stdin", io.StringIO(text))
+  runpy.run_path(str(RECIPE.with_name("capitals.py")))
+  first, *others = map(json.loads, capsys.readouterr().out.splitlines())
+  assert first["tokens"] == ["ada's", "mcdonald", "ate", "nasa's", "3", "pies."]
+  assert first["tags"] == ["Capitalised", "Mixed", "lower", "Mixed", "lower", "lower"]
+  assert [len(one["tags"]) for one in others] == [4, 6]
+  assert others[1]["tags"][-2:] == ["Capitalised", "Capitalised"]

@@ -196,9 +196,11 @@ class Predictions(NamedTuple):
   """The outputs of a head for some sequences.
 
   Attributes:
-    logits: one array per sequence, in the order of their numbers: float[num_labels], or
-      float[length, 2] for the start and the end of an answer.
-    loss: the mean over the sequences, in nats; for a regression, the mean squared error.
+    logits: one array per sequence, in the order of their numbers: float[num_labels];
+      float[length, num_labels] for tags; or float[length, 2] for the start and the end of
+      an answer.
+    loss: the mean over the sequences that have one, in nats; for a regression, the mean
+      squared error.
   """
 
   logits: list[np.ndarray]
@@ -238,7 +240,8 @@ def predict(program: ModelProgram, params, batches: Batches) -> Predictions:
   for batch, values, outputs in _results(program, params, batches, _PREDICTED):
     ((name, logits),) = outputs.items()
     found |= _by_number(name, logits, batch)
-    losses.append(values[name.replace("_logits", "_loss")][0][batch["sequence_mask"]])
+    loss, exists = values[name.replace("_logits", "_loss")]
+    losses.append(loss[exists])  # a window may score no word
   return Predictions(
     [found[number] for number in sorted(found)], float(np.concatenate(losses).mean())
   )

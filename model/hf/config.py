@@ -189,14 +189,14 @@ def _read_classes(
 ) -> tuple[str, ...]:
   """Puts the number of classes into `fields` and returns their names.
 
-  Only classes of sequences have names here; a regression has none.
+  Other heads than classifiers, and a regression, have no names.
   """
   labels = value.get("id2label")
   names: tuple[str, ...] = ()
   fields["num_labels"] = value.get("num_labels", 2)
   if isinstance(labels, dict):
     fields["num_labels"] = len(labels)
-    if head == "sequence_classification" and len(labels) > 1:
+    if head in ("sequence_classification", "token_classification") and len(labels) > 1:
       names = _label_names(path, labels)
   if value.get("problem_type") == "regression":
     _refuse_unless(path, "num_labels", fields["num_labels"], (1,))

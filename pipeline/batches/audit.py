@@ -157,6 +157,11 @@ def _row(
   if store.answer_starts is not None and store.answer_ends is not None:
     row["start_positions"] = slots(starts + store.answer_starts[used])
     row["end_positions"] = slots(starts + store.answer_ends[used])
+  if store.has_token_labels:
+    row["token_labels"] = np.zeros(row_length, np.int32)
+    for start, tokens, number in zip(starts, sequences, used, strict=True):
+      labels = store.gather(np.array([number]), labels=True)
+      row["token_labels"][start : start + len(tokens)] = labels
   return row | {"sequence_ids": ids}
 
 

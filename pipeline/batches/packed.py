@@ -12,7 +12,7 @@ tokens per row at most:
 | sequence_mask                                             | bool[B, M]  |
 | sequence_ids (stays on the host; -1 where a slot is empty)| int64[B, M] |
 | start_positions, end_positions, for question answering    | int32[B, M] |
-| token_labels, for tagging (no task makes them yet)        | int32[B, S] |
+| token_labels, for tagging; below 0 without a label        | int32[B, S] |
 | loss_mask, where some tokens are not targets              | bool[B, S]  |
 | real_tokens of each row, where end tokens fill rows       | int32[B]    |
 
@@ -104,7 +104,8 @@ def pack_rows(
 
   Args:
     store: the sequences. If it has `answer_starts` and `answer_ends`, they are the first
-      and last token of each answer, counted from the sequence's own start.
+      and last token of each answer, counted from the sequence's own start. If it
+      `has_token_labels`, they are laid out like the tokens.
     sequence_ids: int64[B, M]; sequence numbers of each row from the left, then -1.
     row_length: S, in tokens.
     spacing: `length_multiple` and `separator_tokens`, as in `lay_out`.
@@ -129,6 +130,9 @@ def pack_rows(
   if store.sequence_labels.dtype.kind == "f":
     batch["sequence_labels"] = batch["sequence_labels"].astype(np.float32)
   batch["sequence_labels"][used] = store.sequence_labels[ids]
+  if getattr(store, "has_token_labels", False):
+    batch["token_labels"] = np.zeros_like(batch["input_ids"])
+    batch["token_labels"][real] = store.gather(ids, labels=True)
   for name, column in (
     ("start_positions", "answer_starts"),
     ("end_positions", "answer_ends"),

@@ -39,7 +39,8 @@ def answer_examples(
 
   Returns:
     For classes `{"id", "label", "probabilities"}`, the likeliest class and the
-    probabilities of all by name; for a regression `{"id", "value"}`; for squad `{"id",
+    probabilities of all by name; for tagging `{"id", "tokens", "tags", "probabilities"}`,
+    lists with an entry for each word; for a regression `{"id", "value"}`; for squad `{"id",
     "answer", "probability", "n_best"}`, where `n_best` has `{"text", "probability",
     "score"}`, the likeliest first. A question without windows has the answer "" with
     probability 0 and no `n_best`.

@@ -20,7 +20,7 @@ from pipeline.tasks.table import Task, find_task
 from pipeline.tokenizer import Tokenizer
 
 STANDARD_INPUT = "-"
-_LABELS = "label", "answers"  # fields that are not read
+_LABELS = "label", "tags", "answers"  # fields that are not read
 _IDS = "id", "idx"
 
 

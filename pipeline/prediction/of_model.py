@@ -10,7 +10,7 @@ from typing import Any
 from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
-from pipeline.tasks.table import TASK_HEADS
+from pipeline.tasks.table import TASK_HEADS, TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 LONGEST_WINDOW = 384  # tokens, by default, as in BERT's code for SQuAD
@@ -25,6 +25,8 @@ def default_task(head: str, num_labels: int) -> str | None:
   """
   if head == "question_answering":
     return "squad"
+  if head == "token_classification":
+    return "tagging"
   if head == "sequence_classification":
     return "regression" if num_labels == 1 else "classification"
   return None
@@ -89,7 +91,7 @@ def settings_to_read(
     )
   # The reader needs names of classes but uses none; the model's own may have commas.
   names = ",".join(f"LABEL_{number}" for number in range(max(num_labels, 2)))
-  labels = names if settings.task == "classification" else ""
+  labels = names if TASKS[settings.task].names_labels else ""
   return dataclasses.replace(settings, labels=labels)
 
 

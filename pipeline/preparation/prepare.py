@@ -6,24 +6,28 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from packing import InputError
+from packing.errors import short_repr
 from packing.files import whole_path
 from pipeline.dataset import MANIFEST, PreparedDataset, altered_file, open_dataset
 from pipeline.preparation import write
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
-from pipeline.sources.partitions import fingerprint, open_source
+from pipeline.sources.document_shards import TRAIN
+from pipeline.sources.partitions import Partition, fingerprint, open_source
 from pipeline.tasks.table import find_task
 from pipeline.tokenizer import Tokenizer
 
+MAX_CLASSES = 1000  # that are found in the data
 _LOCK = ".lock"
 
 
@@ -69,6 +73,16 @@ def prepare(
   }
   for token in task.special_tokens if vocabulary else ():
     vocabulary.id_of(token)  # type: ignore[union-attr]
+  if task.names_labels and not settings.labels:
+    names = find_classes(sources[TRAIN], task.document_fields(settings))
+    if len(names) < 2:
+      only = ", ".join(map(repr, names)) or "none"
+      raise InputError(
+        f"{settings.source} has only the class {only}; expected at least two."
+      )
+    settings = dataclasses.replace(settings, labels=json.dumps(names, ensure_ascii=False))
+    task, settings = find_task(settings)
+    print(f"{len(names)} classes in {settings.source}: {', '.join(names)}", file=sys.stderr)
   preparation = write.Preparation(task, settings, sources, vocabulary)
   fingerprints = {split: fingerprint(parts) for split, parts in sources.items()}
 
@@ -103,6 +117,31 @@ def prepare(
         shutil.rmtree(partial, ignore_errors=True)
       raise
   return open_dataset(directory)
+
+
+def find_classes(partitions: Iterable[Partition], fields: DocumentFields) -> list[str]:
+  """The classes of the training documents, sorted, as numbers if all are whole numbers.
+
+  Raises:
+    InputError: a value cannot name a class, or there are more than `MAX_CLASSES`.
+  """
+  (field,) = set(fields.classes) & set(fields.required)
+  names: set[str] = set()
+  for document in itertools.chain.from_iterable(part.read() for part in partitions):
+    value = document.fields[field]
+    for one in value if isinstance(value, list) else [value]:
+      if not isinstance(one, str | int | float) or not str(one).strip():
+        raise InputError(
+          f"{document.where}: {field} is {short_repr(value)}; expected names of classes."
+        )
+      names.add(str(one))
+    if len(names) > MAX_CLASSES:
+      raise InputError(
+        f"{document.where}: {field} has more than {MAX_CLASSES} values. Name the classes "
+        "as labels, or read another column."
+      )
+  numbered = all(name.isdecimal() for name in names)
+  return sorted(names, key=int if numbered else str)  # type: ignore[arg-type]
 
 
 def _specs(settings: DatasetSettings) -> dict[str, str]:
@@ -205,7 +244,7 @@ def _open_same(
   differences = [
     f"{name}: {stored.get(name)!r}, now {value!r}"
     for name, value in dataclasses.asdict(settings).items()
-    if stored.get(name) != value
+    if stored.get(name) != value and (name, value) != ("labels", "")  # found in the data
   ]
   if differences:
     raise InputError(

@@ -57,8 +57,8 @@ class DocumentFields:
     documents: how a text file splits into documents; see `textfiles.split_text`.
     line_fields: fields that a line of a text file holds, separated by tabs; () if the
       file holds running text.
-    classes: fields whose values are classes. Where a source names its own classes, their
-      numbers become names.
+    classes: fields whose values are classes, or lists of classes. Where a source names its
+      own classes, their numbers become names.
   """
 
   required: tuple[str, ...]
@@ -102,11 +102,18 @@ def select_fields(
       value = values[column]
       check_texts(value, where)
       names = class_names.get(column, ()) if field in fields.classes else ()
-      is_class = isinstance(value, int) and 0 <= value < len(names)
-      selected[field] = names[value] if is_class else value
+      selected[field] = _named(value, names)
     elif field in fields.required:
       raise missing(f"{where} has no", field, column, dict.fromkeys(values, ""))
   return Document(selected, where)
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+  """A value, or a list of values, with names in place of the numbers of classes."""
+  if names and isinstance(value, list):
+    return [_named(part, names) for part in value]
+  is_class = isinstance(value, int) and 0 <= value < len(names)
+  return names[value] if is_class else value
 
 
 def text_in(document: Document, field: str) -> str:

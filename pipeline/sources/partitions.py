@@ -5,8 +5,8 @@
 | `stdlib`, `stdlib:FOLDER`       | docstrings and help topics of a Python installation  |
 | `tfds:NAME`, `tfds:FOLDER`      | a TensorFlow Dataset, prepared as array_record       |
 | a file, a folder or a glob      | by suffix: .txt, .jsonl, .csv, .tsv, .parquet,       |
-|                                 | .arrow, .json (the layout of SQuAD); text formats    |
-|                                 | may be compressed: .gz, .bz2, .zst                   |
+|                                 | .arrow, .json (the layout of SQuAD), .conll; text    |
+|                                 | formats may be compressed: .gz, .bz2, .zst           |
 
 `#SPLIT` at the end names a split of a TensorFlow Dataset, or of a Hugging Face folder with
 several; the default is `train`. A source is read in partitions, one after the other, each
@@ -37,6 +37,7 @@ _SUFFIXES = {
   ".csv": "csv",
   ".tsv": "tsv",
   ".json": "squad",
+  ".conll": "columns",
   ".txt": "text",
   ".text": "text",
 }
@@ -68,11 +69,13 @@ class FilePartition:
     for path in self.paths:
       if self.kind == "squad":
         yield from textfiles.read_squad(path, self.fields)
-      elif self.kind in ("text", "jsonl"):
+      elif self.kind in ("text", "jsonl", "columns"):
         split = textfiles.split_json_lines
         if self.kind == "text":
           by_line = self.fields.line_fields
           split = textfiles.split_sentences if by_line else textfiles.split_text
+        elif self.kind == "columns":
+          split = textfiles.split_columns
         yield from split(textfiles.lines_of(path), str(path), self.fields)
       else:
         yield from tables.read_table(path, self.fields)
@@ -120,6 +123,10 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
     raise InputError(
       f"{spec} holds files of several kinds ({', '.join(kinds)}). Use a glob."
     )
+  if kinds == ["text"] and "tags" in fields.required:
+    kinds = ["columns"]
+  if kinds == ["columns"] and fields.required[0] != "tokens":
+    raise InputError(f"{files[0]} holds words with tags, for the task tagging. Give text.")
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
     raise InputError(
       f"{files[0]} is text; the task needs {', '.join(fields.required)}. Give a table."

@@ -83,6 +83,7 @@ def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
   try:
     features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
     kinds = {name: kind for name, kind in features.items() if isinstance(kind, dict)}
+    kinds = {name: kind.get("feature", kind) for name, kind in kinds.items()}  # of lists
   except (ValueError, LookupError, TypeError, AttributeError):
     return {}
   return {

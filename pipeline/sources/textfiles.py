@@ -7,6 +7,7 @@ memory is bounded whatever the file holds.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import pathlib
 import re
@@ -26,6 +27,7 @@ from pipeline.sources.document import (
 )
 
 MAX_JSON_BYTES = 2**30  # a file in SQuAD's layout is read at once
+_COLUMNS = {"tokens": 0, "tags": -1}  # first and last
 Lines = Iterable[tuple[int, str]]  # with their numbers, from 1
 
 
@@ -114,6 +116,51 @@ def split_line(line: str, where: str, fields: DocumentFields) -> Document:
       f"{where} has {len(cells)} texts separated by tabs; expected {either}{len(names)}."
     )
   return Document(dict(zip(names, cells, strict=False)), where)
+
+
+def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
+  """Sentences in CoNLL's columns: a word and its tag a line, a blank line after each.
+
+  Tabs separate columns, or spaces if a line has no tab. Lines of -DOCSTART- are left out.
+
+  Args:
+    lines: the lines of the file.
+    name: the file's name, for messages.
+    fields: `tokens` are in the first column and `tags` in the last, unless its `columns`
+      have their numbers, from 0.
+
+  Raises:
+    InputError: a line lacks a column, a sentence is too long, or a column has no number.
+  """
+  places = {field: _COLUMNS[field] for field in _COLUMNS if field in fields.names}
+  for field in places:
+    column = fields.column(field)
+    if column != field and not column.isdecimal():
+      raise InputError(
+        f"columns names {short_repr(column)}; expected the number of a column of {name}."
+      )
+    places[field] = places[field] if column == field else int(column)
+  least = max(len(places), *(place + 1 for place in places.values()))
+  held: dict[str, list[str]] = {field: [] for field in places}
+  size = first = 0
+  for number, line in itertools.chain(lines, [(0, "")]):
+    text = line.rstrip("\r\n")
+    cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
+    if not text.strip():
+      if size:
+        yield Document(held, f"{name}, line {first}")
+      held, size = {field: [] for field in places}, 0
+    elif cells[0] != "-DOCSTART-":
+      if len(cells) < least:
+        raise InputError(
+          f"{name}, line {number} is {short_repr(text)}; expected a word and its tag."
+        )
+      first = first if size else number
+      for field, place in places.items():
+        held[field].append(cells[place])
+      size += len(text)
+      if size > MAX_DOCUMENT_BYTES:
+        raise too_long_error(f"{name}, line {first}")
 
 
 def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from packing.errors import short_repr
-from pipeline.tasks import squad
+from pipeline.tasks import squad, tagging
 
 Outputs = Sequence[np.ndarray]  # of the sequences of one example
 
@@ -24,6 +24,20 @@ def answer_class(_, outputs: Outputs, label_names: Sequence[str], __) -> dict:
   return {
     "label": label_names[int(logits.argmax())],
     "probabilities": dict(zip(label_names, probabilities, strict=True)),
+  }
+
+
+def answer_tags(windows: Sequence, outputs: Outputs, label_names: Sequence[str], _) -> dict:
+  """The words with their likeliest tags, and the probabilities of these."""
+  if not windows:
+    return {"tokens": [], "tags": [], "probabilities": []}
+  _, logits = tagging.of_words([window.token_labels for window in windows], outputs)
+  best = logits.argmax(axis=1)
+  weights = np.exp(np.float64(logits) - np.float64(logits).max(axis=1, keepdims=True))
+  return {
+    "tokens": [word for window in windows for word in window.words],
+    "tags": [label_names[number] for number in best],
+    "probabilities": (weights.max(axis=1) / weights.sum(axis=1)).tolist(),
   }
 
 

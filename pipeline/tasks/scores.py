@@ -1,4 +1,4 @@
-"""The metrics of GLUE and SQuAD, as fractions."""
+"""The metrics of GLUE, SQuAD and tags, as fractions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pipeline.store import SequenceStore
-from pipeline.tasks import squad
+from pipeline.tasks import squad, tagging
 
 # scikit-learn and SciPy take a second to import, and workers that tokenise need neither.
 
@@ -170,3 +170,43 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
     shared.append(answer_f1(text, answers))
   f1 = float(np.mean(shared))
   return {"score": f1, "exact_match": float(np.mean(exact)), "f1": f1}
+
+
+def score_tags(
+  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str]
+) -> dict[str, float]:
+  """Accuracy of the words' tags, each word once; of BIO tags also scores of entities.
+
+  An entity is right if its kind and both ends are. `score` is then F1, of all entities
+  together, otherwise the accuracy.
+
+  Args:
+    store: windows of sentences.
+    outputs: float[length, num_labels] logits of each window.
+    labels: names of the tags, in the order of their numbers.
+
+  Raises:
+    ValueError: the outputs have wrong shapes or are not finite.
+
+  References:
+    Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419; conlleval, seqeval.
+  """
+  has_entities = tagging.is_bio(labels)
+  words = hits = right = expected = predicted = 0
+  for windows, logits in squad.questions(store.records(), outputs):
+    marks, found = tagging.of_words([w["token_labels"] for w in windows], logits)
+    tags = found.argmax(axis=1)
+    words += marks.size
+    hits += int((tags == marks).sum())
+    if has_entities:
+      truth, said = (tagging.entities(labels[n] for n in x) for x in (marks, tags))
+      right += len(truth & said)
+      expected += len(truth)
+      predicted += len(said)
+  accuracy = hits / max(words, 1)
+  if not has_entities:
+    return {"score": accuracy, "accuracy": accuracy}
+  f1 = 2 * right / max(predicted + expected, 1)
+  precision, recall = right / max(predicted, 1), right / max(expected, 1)
+  entities = {"precision": precision, "recall": recall, "f1": f1}
+  return {"score": f1, **entities, "accuracy": accuracy}

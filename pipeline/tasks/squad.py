@@ -69,6 +69,17 @@ def texts(document: Document, settings: DatasetSettings) -> list[str]:
   return [text_in(document, field) for field in ("question", "context")]
 
 
+def spans(count: int, *, room: int, stride: int) -> Iterator[tuple[int, int]]:
+  """Start and end of the windows of `count` tokens, each of at most `room` tokens.
+
+  Example:
+    >>> list(spans(9, room=4, stride=2))
+    [(0, 4), (2, 6), (4, 8), (6, 9)]
+  """
+  for start in range(0, max(count - room, 0) + stride, stride):
+    yield start, min(start + room, count)
+
+
 def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Window]:
   """Windows of each question's context, each a stride after the previous one.
 
@@ -140,9 +151,7 @@ def _windows(
   if span and not answer:  # such as an accent, which the tokenizer drops
     tally["answers_without_tokens"] += 1
   prefix = [encoder.cls, *question, encoder.sep]
-  start = 0
-  while True:
-    stop = min(start + room, len(ids))
+  for start, stop in spans(len(ids), room=room, stride=stride):
     places = 0, 0
     if answer is not None and start <= answer[0] and answer[1] < stop:
       places = tuple(len(prefix) + token - start for token in answer)  # type: ignore[assignment]
@@ -161,9 +170,8 @@ def _windows(
       start,
       answers,
     )
-    if stop == len(ids) or settings.too_long == "truncate":
+    if settings.too_long == "truncate":
       break
-    start += stride
 
 
 def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:

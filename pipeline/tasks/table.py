@@ -12,6 +12,7 @@
 |               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
 | `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
+| `tagging`     | tokens, tags                        | [CLS] window [SEP]                |
 | `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
 """
 
@@ -29,8 +30,14 @@ from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.store import QUESTION_SCHEMA, REGRESSION_SCHEMA, SCHEMA, SequenceStore
-from pipeline.tasks import answering, causal, glue, pretraining, scores, squad
+from pipeline.store import (
+  QUESTION_SCHEMA,
+  REGRESSION_SCHEMA,
+  SCHEMA,
+  TAGGING_SCHEMA,
+  SequenceStore,
+)
+from pipeline.tasks import answering, causal, glue, pretraining, scores, squad, tagging
 from pipeline.tasks.encoder import Encoder
 from pipeline.tokenizer import CLS, NUM_BYTES, SEP, SPECIAL_TOKENS
 
@@ -48,7 +55,7 @@ class Task:
     optional: the fields that a document may also have.
     filter: the setting that leaves out short documents; "" if none does.
     min_documents: the fewest documents that a split must have.
-    names_labels: whether the setting `labels` names the classes.
+    names_labels: whether the setting `labels`, or else the data, names the classes.
     special_tokens: the tokens that the vocabulary must have.
     byte_level: whether to learn a byte-level BPE like GPT-2's instead of word pieces.
     schema: the schema of the store.
@@ -78,7 +85,7 @@ class Task:
   label_names: tuple[str, ...] = ()
   tallied_shares: tuple[str, ...] = ()
   head: str = ""
-  score: Callable[[SequenceStore, Sequence[np.ndarray]], dict[str, float]] | None = None
+  score: Callable[..., dict[str, float]] | None = None
   make_unlabelled: (
     Callable[[Iterable[Document], Encoder], Iterator[tuple[Document, list]]] | None
   ) = None
@@ -88,7 +95,8 @@ class Task:
   @property
   def has_classes(self) -> bool:
     """Whether the model predicts one of several named classes."""
-    return self.head == "sequence_classification" and self.schema != REGRESSION_SCHEMA
+    is_classifier = self.head in ("sequence_classification", "token_classification")
+    return is_classifier and self.schema != REGRESSION_SCHEMA
 
   def document_fields(self, settings: DatasetSettings) -> DocumentFields:
     """The fields to read from each document.
@@ -110,7 +118,7 @@ class Task:
       optional,
       columns,
       settings.documents,
-      classes=("label",) if self.has_classes else (),
+      classes=("label", "tags") if self.has_classes else (),
     )
 
 
@@ -155,10 +163,6 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
     (
       settings.min_words and task.filter != "min_words",
       f"min_words is {settings.min_words}; expected 0 for {name}",
-    ),
-    (
-      task.names_labels and not label_names,
-      f"{name} needs the names of its classes. Give them as labels, such as no,yes",
     ),
     (
       label_names and not task.names_labels,
@@ -255,6 +259,19 @@ TASKS = {
     make_unlabelled=squad.unlabelled_sequences,
     answer=answering.answer_question,
   ),
+  "tagging": Task(
+    fields=("tokens", "tags"),
+    make_sequences=tagging.labelled_sequences,
+    texts=tagging.texts,
+    too_long=("split", "error"),
+    names_labels=True,
+    schema=TAGGING_SCHEMA,
+    head="token_classification",
+    score=scores.score_tags,
+    make_unlabelled=tagging.unlabelled_sequences,
+    line_fields=("tokens",),
+    answer=answering.answer_tags,
+  ),
   "classification": _sentence_task(
     glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
   ),
@@ -283,7 +300,10 @@ def is_masked(task_name: str) -> bool:
 
 
 def score(
-  task_name: str, store: SequenceStore, outputs: Sequence[np.ndarray]
+  task_name: str,
+  store: SequenceStore,
+  outputs: Sequence[np.ndarray],
+  labels: Sequence[str] = (),
 ) -> dict[str, float]:
   """Scores a model's outputs by the metrics of a task.
 
@@ -291,11 +311,14 @@ def score(
     task_name: such as "glue/cola".
     store: sequences of the task.
     outputs: the head's output for each sequence: float[num_labels] logits; float[1] for a
-      regression; float[length, 2] start and end logits for squad.
+      regression; float[length, 2] start and end logits for squad; float[length,
+      num_labels] for tagging.
+    labels: names of the classes. Tagging scores entities if these are BIO.
 
   Returns:
     `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1
-    for squad. Then each metric by name: correlations in [-1, 1], fractions otherwise.
+    for squad and entities. Then each metric by name: correlations in [-1, 1], fractions
+    otherwise.
 
   Raises:
     InputError: there is no such task, or it has no metrics.
@@ -305,4 +328,5 @@ def score(
   if task is None or task.score is None:
     known = ", ".join(name for name, task in TASKS.items() if task.score)
     raise InputError(f"{short_repr(task_name)} has no score; expected one of {known}.")
-  return task.score(store, outputs)
+  names = (labels,) if task.schema == TAGGING_SCHEMA else ()
+  return task.score(store, outputs, *names)

@@ -11,11 +11,12 @@ from training.mesh import make_mesh
 from training.step import TrainingProgram
 
 STEPS = 20
-NUM_LABELS = {"classification": 3, "regression": 1, "answers": 2}
+NUM_LABELS = {"classification": 3, "regression": 1, "answers": 2, "tags": 3}
 HEADS = {
   "classification": "sequence_classification",
   "regression": "sequence_classification",
   "answers": "question_answering",
+  "tags": "token_classification",
 }
 OPTIMIZERS = {
   "adamw": optimizers.adamw(
@@ -60,6 +61,7 @@ def make_program(task, dtype, optimizer, **fields):
     ("classification", "adamw"),
     pytest.param("regression", "adamw", marks=pytest.mark.slow),
     pytest.param("answers", "lamb", marks=pytest.mark.slow),
+    pytest.param("tags", "adamw", marks=pytest.mark.slow),
   ],
 )
 def test_20_packed_steps_give_the_parameters_of_20_unpacked_ones(task, optimizer):

@@ -81,7 +81,7 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
     ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
     ("a.tsv", 'text\na\n"b\nc"\n', r"line 3: a field in quotes ends in line 4"),
     ("a.tsv", "a\ttext\n1\tb\rc\n", r"record 1 has 1 columns; expected 2"),
-    ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .csv"),
+    ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .conll, .csv"),
   ],
 )
 def test_a_table_that_cannot_be_read_says_where(tmp_path, name, content, message):

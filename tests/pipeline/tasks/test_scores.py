@@ -108,6 +108,7 @@ def test_tasks_of_numbers_have_both_correlations(task):
 def test_the_heads_are_those_of_the_model():
   heads = {name: task.head for name, task in TASKS.items()}
   named = {"squad": "question_answering", "text": "causal", "tokens": ""}
+  named |= {"tagging": "token_classification"}
   named |= dict.fromkeys(("pretraining", "sentences", "documents"), "pretraining")
   others = dict.fromkeys(heads.keys() - named.keys(), "sequence_classification")
   assert heads == named | others

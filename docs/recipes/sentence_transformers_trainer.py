@@ -1,0 +1,29 @@
+"""Packed texts in the trainer of sentence-transformers: each column is one row."""
+
+import torch
+
+from packing.torch import PackedCollator
+
+
+class PackedColumns:
+  """A `data_collator`: the texts of a column share a row, in which none sees another."""
+
+  valid_label_columns = ("label", "labels", "score", "scores")
+
+  def __init__(self, tokenizer, **options):
+    self.tokenizer, self.options = tokenizer, options
+
+  def __call__(self, records):
+    batch = {}
+    for column in records[0]:
+      values = [record[column] for record in records]
+      if column in self.valid_label_columns:
+        batch["label"] = torch.tensor(values)
+        continue
+      texts = self.tokenizer(values, truncation=True)["input_ids"]
+      ends = torch.tensor([0, *map(len, texts)]).cumsum(0)
+      collate = PackedCollator(row_length=int(ends[-1]), **self.options)
+      row = collate([[{"input_ids": ids} for ids in texts]])
+      row["cu_seq_lens_q"] = ends  # by which its Pooling finds the texts
+      batch |= {f"{column}_{name}": value for name, value in row.items()}
+    return batch

@@ -1,0 +1,184 @@
+"""Words with tags: each word is scored at its first piece, and once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from packing import InputError
+from packing.errors import short_repr
+from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
+from pipeline.sources.document_shards import DocumentShard
+from pipeline.store import UNLABELLED
+from pipeline.tasks import glue, squad
+from pipeline.tasks.encoder import Encoder
+
+_SPECIAL_TOKENS = 2  # [CLS] window [SEP]
+
+
+class TaggedWindow(NamedTuple):
+  """A sequence with the fields of `store.TAGGING_SCHEMA`, described there."""
+
+  input_ids: Sequence[int]
+  first_type_length: int
+  sequence_label: int
+  token_labels: Sequence[int]
+  words: Sequence[str]
+  window_start: int
+
+
+def words_of(document: Document) -> list[str]:
+  """The words of a document, a list of texts; a text is split at white space.
+
+  Raises:
+    InputError: the field is something else.
+  """
+  words = document.fields["tokens"]
+  words = words.split() if isinstance(words, str) else words
+  if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+    raise InputError(
+      f"{document.where}: tokens is {short_repr(words)}; expected a list of words."
+    )
+  return words
+
+
+def texts(document: Document, settings: DatasetSettings) -> list[str]:
+  """The texts to learn a vocabulary from."""
+  del settings
+  return [" ".join(words_of(document))]
+
+
+def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[TaggedWindow]:
+  """Windows of each sentence; of its words, each has a label in one window.
+
+  Raises:
+    InputError: a field is invalid, a word has no tag or no piece, or a tag is not a class;
+      or a sentence is too long, if the settings forbid it.
+  """
+  names = encoder.settings.label_names()
+  numbers: dict[str, int] = {}  # by tags as they are written; they repeat
+  for document in shard.documents:
+    words, tags = words_of(document), document.fields["tags"]
+    if not isinstance(tags, list) or len(tags) != len(words):
+      found = f"{len(tags)} tags" if isinstance(tags, list) else f"tags {short_repr(tags)}"
+      raise InputError(
+        f"{document.where} has {len(words)} tokens and {found}. Give each token a tag."
+      )
+    for tag in tags:
+      if repr(tag) not in numbers:
+        one = Document({"label": tag}, document.where)
+        numbers[repr(tag)] = int(glue.parse_label(one, names))
+    yield from _windows(document, words, [numbers[repr(tag)] for tag in tags], encoder)
+
+
+def unlabelled_sequences(
+  documents: Iterable[Document], encoder: Encoder
+) -> Iterator[tuple[Document, list[TaggedWindow]]]:
+  """Each document and its windows, with label 0 for its words; none without words.
+
+  Raises:
+    InputError: `tokens` is invalid, or a word has no piece; or a sentence is too long, if
+      the settings forbid it.
+  """
+  for document in documents:
+    words = words_of(document)
+    yield document, list(_windows(document, words, [0] * len(words), encoder))
+
+
+def _windows(
+  document: Document, words: list[str], labels: list[int], encoder: Encoder
+) -> Iterator[TaggedWindow]:
+  """The windows of a sentence, each half a window after the previous one.
+
+  Where two windows overlap, each scores the words that have more context in it.
+  """
+  if not words:
+    encoder.tally["empty_sentences"] += 1
+    return
+  ids, offsets = encoder.tokenizer.encode_with_offsets(" ".join(words))
+  starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
+  # By its last character, since a piece may begin with a space.
+  last = np.array([end for _, end in offsets], np.int64) - 1
+  owners = np.searchsorted(starts, last, side="right") - 1  # the word of each piece
+  is_first = np.diff(owners, prepend=-1) > 0
+  if is_first.sum() < len(words):
+    word = words[np.setdiff1d(np.arange(len(words)), owners)[0]]
+    raise InputError(
+      f"{document.where}: the tokenizer keeps nothing of the word {short_repr(word)}. "
+      "Leave it out, with its tag."
+    )
+  encoder.tally["documents_used"] += 1
+  room = encoder.settings.max_sequence_length - _SPECIAL_TOKENS
+  if len(ids) > room:
+    what = f"{document.where}: The sentence"
+    encoder.count_too_long(what, len(ids), room, choices="split")
+  spans = list(squad.spans(len(ids), room=room, stride=room // 2))
+  middles = [(start + stop) // 2 for (_, stop), (start, _) in itertools.pairwise(spans)]
+  bounds = itertools.pairwise([0, *middles, len(ids)])
+  for (start, stop), (low, high) in zip(spans, bounds, strict=True):
+    place = np.arange(start, stop)
+    is_scored = is_first[start:stop] & (place >= low) & (place < high)
+    scored = owners[start:stop]
+    marks = np.where(is_scored, np.array(labels)[scored], UNLABELLED).tolist()
+    yield TaggedWindow(
+      [encoder.cls, *ids[start:stop], encoder.sep],
+      len(marks) + _SPECIAL_TOKENS,
+      0,
+      [UNLABELLED, *marks, UNLABELLED],
+      [words[number] for number in scored[is_scored]],
+      start,
+    )
+
+
+def of_words(
+  token_labels: Sequence[Sequence[int]], outputs: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+  """The label of each word of a sentence, int[W], and its logits, float[W, num_labels].
+
+  Args:
+    token_labels: of each window.
+    outputs: float[length, num_labels] for each window.
+
+  Raises:
+    ValueError: an output has another length, or is not finite.
+  """
+  for labels, output in zip(token_labels, outputs, strict=True):
+    shape = np.shape(output)
+    if len(shape) != 2 or shape[0] != len(labels) or not np.isfinite(output).all():
+      raise ValueError(
+        f"The output of a window has the shape {shape}; expected finite logits of "
+        f"{len(labels)} tokens."
+      )
+  marks = np.concatenate([np.asarray(labels) for labels in token_labels])
+  return marks[marks >= 0], np.concatenate(outputs)[marks >= 0]
+
+
+def is_bio(names: Sequence[str]) -> bool:
+  """Whether tags mark entities: each is O, or B or I with a kind as in B-PER."""
+  prefixes = {name.partition("-")[0] for name in names}
+  return bool(prefixes - {"O"}) and prefixes <= {"B", "I", "O"}
+
+
+def entities(tags: Iterable[str]) -> set[tuple[str, int, int]]:
+  """Kind, first word and end of each entity in a sentence with BIO tags.
+
+  An I that continues nothing begins an entity, as in CoNLL's script and in seqeval.
+
+  Example:
+    >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
+    [('LOC', 3, 4), ('LOC', 4, 5), ('PER', 0, 2)]
+  """
+  found = set()
+  kind, start = None, 0
+  for place, tag in enumerate([*tags, "O"]):
+    prefix, _, name = tag.partition("-")
+    if kind is not None and (prefix != "I" or name != kind):
+      found.add((kind, start, place))
+      kind = None
+    if prefix != "O" and kind is None:
+      kind, start = name, place
+  return found

@@ -1,0 +1,300 @@
+"""Words with tags: windows, sources, classes, scores, compared with plain loops."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import packing
+import pipeline
+from packing import InputError
+from pipeline.batches.audit import AuditError, audit
+from pipeline.batches.loader import PackedLoader
+from pipeline.preparation.prepare import prepare
+from pipeline.settings import DatasetSettings
+from pipeline.tasks import tagging
+from pipeline.tokenizer import SPECIAL_TOKENS, train_bpe
+from tests.pipeline.tasks.making import CLS, ID, SEP
+
+NAMES = ["B-LOC", "B-PER", "I-PER", "O"]
+SENTENCES = [
+  (["a", "bcd", "e", "yes"], ["B-PER", "I-PER", "O", "O"]),
+  (["no", "abc"], ["O", "B-LOC"]),
+  (["f"], ["O"]),
+]
+ROWS = [{"tokens": words, "tags": tags} for words, tags in SENTENCES]
+COLUMNS = "".join(
+  "".join(f"{word} X {tag}\n" for word, tag in zip(*one, strict=True)) + "\n"
+  for one in SENTENCES
+)
+
+
+def records(dataset):
+  return list(dataset.train.records())
+
+
+def test_the_first_piece_of_a_word_carries_its_tag(make):
+  dataset = make("tagging", ROWS)
+  first, second, _ = records(dataset)
+  pieces = ["[CLS]", "a", "b", "##c", "##d", "e", "yes", "[SEP]"]
+  assert first["input_ids"] == [ID[piece] for piece in pieces]
+  assert first["token_labels"] == [-1, 1, 2, -1, -1, 3, 3, -1]
+  assert second["token_labels"] == [-1, 3, 0, -1, -1, -1]
+  assert first["words"] == ["a", "bcd", "e", "yes"]
+  assert first["first_type_length"] == 8
+  assert dataset.labels == tuple(NAMES)
+
+
+def context(piece, start, count, room):
+  """How many neighbours of a piece a window shows on the side that it cuts."""
+  left = piece - start if start else count
+  right = start + room - 1 - piece if start + room < count else count
+  return min(left, right)
+
+
+@pytest.mark.parametrize("length", [5, 6, 9, 16])
+def test_windows_lose_no_word_and_score_each_once_where_it_has_most_context(make, length):
+  rng = np.random.default_rng(length)
+  rows = []
+  for count in (1, 2, 7, 40, 41):
+    words = ["".join(rng.choice([*"abcdefghij"], rng.integers(1, 5))) for _ in range(count)]
+    rows.append({"tokens": words, "tags": rng.choice([*"xyz"], count).tolist()})
+  dataset = make("tagging", rows, max_sequence_length=length, labels="x,y,z")
+  found, room = records(dataset), length - 2
+  starts = [i for i, one in enumerate(found) if one["window_start"] == 0] + [len(found)]
+  assert len(starts) == len(rows) + 1
+  for row, first, end in zip(rows, starts, starts[1:], strict=False):
+    windows = found[first:end]
+    assert [word for one in windows for word in one["words"]] == row["tokens"]
+    labels = [x for one in windows for x in one["token_labels"] if x >= 0]
+    assert labels == ["xyz".index(tag) for tag in row["tags"]]
+    pieces = sum(map(len, row["tokens"]))  # one for each letter
+    for one in windows:
+      start, ids = one["window_start"], one["input_ids"]
+      assert (ids[0], ids[-1]) == (CLS, SEP)
+      assert len(ids) == len(one["token_labels"]) == min(pieces - start, room) + 2
+      for place, label in enumerate(one["token_labels"]):
+        if label < 0:
+          continue
+        piece = start + place - 1
+        assert context(piece, start, pieces, room) == max(
+          context(piece, other["window_start"], pieces, room) for other in windows
+        )
+
+
+def with_class_names(table):
+  numbers = [[NAMES.index(tag) for tag in tags] for _, tags in SENTENCES]
+  table = table.set_column(1, "tags", pa.array(numbers))
+  kind = {"feature": {"names": NAMES, "_type": "ClassLabel"}, "_type": "List"}
+  features = json.dumps({"info": {"features": {"tags": kind}}})
+  return table.replace_schema_metadata({"huggingface": features})
+
+
+def test_every_source_gives_the_same_records(tmp_path, vocab_file):
+  table = with_class_names(pa.Table.from_pylist(ROWS))
+  pa.parquet.write_table(table, tmp_path / "a.parquet")
+  for name, text in {
+    "a.jsonl": "\n".join(map(json.dumps, ROWS)),
+    "a.conll": f"-DOCSTART- X O\n\n{COLUMNS}",
+    "crlf.conll": COLUMNS.replace("\n", "\r\n").rstrip(),
+    "a.txt": COLUMNS.replace(" ", "\t").replace("\n\n", "\n\n\n"),
+  }.items():
+    (tmp_path / name).write_text(text, newline="")
+  columns = {"moved.conll": "tokens=1,tags=0"}
+  moved = [" ".join(line.split()[::-2]) for line in COLUMNS.splitlines()]
+  (tmp_path / "moved.conll").write_text("\n".join(moved))
+  found = {}
+  for path in sorted(tmp_path.glob("*.[jcptr]*")):
+    if path.name == "vocab.txt":
+      continue
+    chosen = DatasetSettings(
+      str(path),
+      16,
+      task="tagging",
+      vocab_file=vocab_file,
+      columns=columns.get(path.name, ""),
+    )
+    dataset = prepare(tmp_path / f"out-{path.name}", chosen)
+    found[path.name] = records(dataset), dataset.labels
+  assert len(found) == 6
+  for name, one in found.items():
+    assert one == found["a.jsonl"], name
+
+
+@pytest.mark.extra("datasets")
+def test_a_folder_of_hugging_face_is_read_with_its_class_names(tmp_path, make, vocab_file):
+  import datasets
+
+  features = datasets.Features(
+    tokens=datasets.List(datasets.Value("string")),
+    ner_tags=datasets.List(datasets.ClassLabel(names=NAMES)),
+  )
+  rows = [{"tokens": row["tokens"], "ner_tags": row["tags"]} for row in ROWS]
+  datasets.Dataset.from_list(rows, features=features).save_to_disk(tmp_path / "saved")
+  chosen = DatasetSettings(
+    str(tmp_path / "saved"),
+    16,
+    task="tagging",
+    vocab_file=vocab_file,
+    columns="tags=ner_tags",
+  )
+  dataset = prepare(tmp_path / "out", chosen)
+  expected = make("tagging", ROWS)
+  assert (records(dataset), dataset.labels) == (records(expected), expected.labels)
+
+
+@pytest.mark.parametrize(
+  ("tags", "expected"),
+  [(["b", "a", "b"], ("a", "b")), ([10, 9, 9], ("9", "10")), ([",", ".", ","], (",", "."))],
+)
+def test_classes_are_found_in_the_data_and_printed(make, capsys, tags, expected):
+  rows = [{"tokens": ["a", "b", "c"], "tags": tags}]
+  dataset = make("tagging", rows)
+  assert dataset.labels == expected
+  assert (
+    f"2 classes in {dataset.manifest['settings']['source']}: " in capsys.readouterr().err
+  )
+  labels = [expected.index(str(tag)) for tag in tags]
+  assert records(dataset)[0]["token_labels"] == [-1, *labels, -1]
+  again, other = (
+    DatasetSettings(**dataset.manifest["settings"] | {"labels": labels})
+    for labels in ("", "a,z")
+  )
+  assert prepare(dataset.directory, again).labels == expected  # nothing differs
+  with pytest.raises(InputError, match="has other settings"):
+    prepare(dataset.directory, other)
+
+
+def test_classes_of_sentences_are_found_too(make):
+  rows = [{"sentence": "a", "label": label} for label in ("ham", "spam", "ham")]
+  dataset = make("classification", rows)
+  assert dataset.labels == ("ham", "spam")
+  assert dataset.train.sequence_labels.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+  ("row", "fields", "message"),
+  [
+    ({"tags": ["O"]}, {}, r"rows.jsonl, line 2 has 2 tokens and 1 tags"),
+    ({"tags": "O O"}, {}, r"line 2 has 2 tokens and tags 'O O'"),
+    ({"tokens": 7}, {}, r"line 2: tokens is 7; expected a list of words"),
+    ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected a list of words"),
+    ({"tokens": ["a", "\u200b"]}, {}, r"line 2: the tokenizer keeps nothing of .*200b"),
+    ({"tags": ["O", None]}, {}, r"line 2: tags is .* expected names of classes"),
+    ({"tags": ["O", "Z"]}, {"labels": "O,B-LOC,B-PER,I-PER"}, r"line 2: label is 'Z'"),
+    ({}, {"too_long": "error", "max_sequence_length": 5}, r"The sentence has 6 tokens"),
+    ({}, {"too_long": "truncate"}, r"too_long is 'truncate'; tagging takes split or error"),
+  ],
+)
+def test_bad_input_is_refused_in_a_line(make, row, fields, message):
+  good = {"tokens": ["a", "b"], "tags": ["O", "O"]}
+  with pytest.raises(InputError, match=message) as error:
+    make("tagging", [ROWS[0], good | row], **fields)
+  assert "\n" not in str(error.value)
+
+
+def test_a_tag_that_only_held_out_data_has_is_refused(make, tmp_path):
+  held_out = tmp_path / "held_out.jsonl"
+  held_out.write_text(json.dumps({"tokens": ["a"], "tags": ["B-ORG"]}))
+  with pytest.raises(InputError, match=r"held_out.jsonl, line 1: label is 'B-ORG'"):
+    make("tagging", ROWS, held_out_source=str(held_out))
+
+
+@pytest.mark.parametrize(
+  ("text", "columns", "message"),
+  [
+    ("a O\nb\n", "", r"a.conll, line 2 is 'b'; expected a word and its tag"),
+    ("a X O\nb O\n", "tags=2", r"line 2 is 'b O'; expected"),
+    ("a O\n", "tags=ner", r"columns names 'ner'; expected the number of a column"),
+  ],
+)
+def test_columns_that_lack_a_tag_are_refused(tmp_path, vocab_file, text, columns, message):
+  path = tmp_path / "a.conll"
+  path.write_text(text)
+  fields = {"task": "tagging", "vocab_file": vocab_file, "columns": columns}
+  with pytest.raises(InputError, match=message):
+    prepare(tmp_path / "out", DatasetSettings(str(path), 16, **fields))
+
+
+def test_batches_hold_the_labels_of_tokens_and_the_audit_checks_them(make):
+  store = make("tagging", ROWS * 5).train
+  plan = packing.pack(store.lengths, max_sequence_length=16)
+  loader = PackedLoader(store, plan, batch_size=2, masking=None, seed=0)
+  assert audit(loader, epoch=0)["sequences"] == 15
+  batch = loader[0]
+  for row, ids in enumerate(batch["sequence_ids"]):
+    expected = np.concatenate([store.gather(ids[ids >= 0], labels=True), np.zeros(16)])
+    np.testing.assert_array_equal(batch["token_labels"][row], expected[:16])
+
+  class Altered(PackedLoader):
+    def __getitem__(self, number):
+      batch = super().__getitem__(number)
+      batch["token_labels"][0, 1] += 1
+      return batch
+
+  with pytest.raises(AuditError, match="token_labels in row 0, column 1"):
+    audit(Altered(store, plan, batch_size=2, masking=None, seed=0), epoch=0)
+
+
+def logits_for(store, wrong=()):
+  """Outputs that predict every label, but class 3 for words with these numbers."""
+  outputs, number = [], 0
+  for record in store.records():
+    labels = np.array(record["token_labels"])
+    for place in np.flatnonzero(labels >= 0):
+      labels[place] = 3 if number in wrong else labels[place]
+      number += 1
+    outputs.append(np.eye(4)[labels])
+  return outputs
+
+
+def test_entities_are_scored_and_other_tags_by_accuracy(make):
+  store = make("tagging", ROWS, max_sequence_length=6).train
+  assert len(store) > len(ROWS)  # one sentence has several windows
+  assert pipeline.score("tagging", store, logits_for(store), NAMES)["score"] == 1
+  found = pipeline.score("tagging", store, logits_for(store, wrong={1}), NAMES)
+  # "a" alone is said to be a person, and is not one; the place is right.
+  half = {"score": 0.5, "precision": 0.5, "recall": 0.5, "f1": 0.5}
+  assert found == half | {"accuracy": pytest.approx(6 / 7)}
+  found = pipeline.score("tagging", store, logits_for(store, wrong={1}), [*"abcd"])
+  assert found == {"score": pytest.approx(6 / 7), "accuracy": pytest.approx(6 / 7)}
+  broken = logits_for(store)
+  broken[1] = broken[1][:-1]
+  with pytest.raises(ValueError, match="expected finite logits of"):
+    pipeline.score("tagging", store, broken, NAMES)
+
+
+@pytest.mark.extra("seqeval")
+@settings(deadline=None)  # it is imported
+@given(
+  st.lists(st.sampled_from(["O", "B-A", "I-A", "B-B", "I-B"]), max_size=9),
+  st.lists(st.sampled_from(["O", "B", "I"]), max_size=9),
+)
+def test_entities_are_those_of_seqeval(tags, without_kinds):
+  get_entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
+  for one in (tags, without_kinds):
+    expected = {(kind, start, end + 1) for kind, start, end in get_entities(one)}
+    found = {(kind or "_", start, end) for kind, start, end in tagging.entities(one)}
+    assert found == expected
+
+
+def test_pieces_that_begin_with_a_space_belong_to_the_next_word(tmp_path):
+  """Byte-level BPE, as ModernBERT's: the words are split as the text that they make."""
+  path = tmp_path / "tokenizer.json"
+  path.write_text(train_bpe(["ab abc"] * 9, vocab_size=290, special_tokens=SPECIAL_TOKENS))
+  words = ["ab", "abc", "é", "b a", "-", "abc"]
+  source = tmp_path / "rows.jsonl"
+  source.write_text(json.dumps({"tokens": words, "tags": [*"xyxyxy"]}))
+  chosen = DatasetSettings(str(source), 32, task="tagging", vocab_file=str(path))
+  dataset = prepare(tmp_path / "out", chosen)
+  (record,) = records(dataset)
+  pieces = [dataset.vocabulary[number] for number in record["input_ids"]]
+  labels = record["token_labels"]
+  assert dataset.tokenizer.encode([" ".join(words)]) == [record["input_ids"][1:-1]]
+  firsts = [pieces[place] for place, label in enumerate(labels) if label >= 0]
+  assert [first.lstrip("Ġ")[:1] for first in firsts] == ["a", "a", "Ã", "b", "-", "a"]
+  assert len(pieces) > len(words) + 2
