@@ -144,6 +144,7 @@ def make_held_out(
   dataset: PreparedDataset,
   *,
   plans: Mapping[str, packing.Plan] | None = None,
+  pooling: str = "",
 ) -> list[HeldOut]:
   """The held-out sets that a run is evaluated on; of their rows, this process's.
 
@@ -151,11 +152,13 @@ def make_held_out(
     config: of the run.
     dataset: its dataset.
     plans: from `read_plans`; missing plans are made.
+    pooling: of the vectors of pairs.
 
   Raises:
     InputError: nothing was held out.
   """
   task, sets = config.data.task, []
+  options = {"temperature": config.pairs.temperature} if pooling else {}
   for name, store in held_out_stores(dataset).items():
     loader: RowLoader
     if task == "text":  # scored in one way, whatever the layout of training
@@ -171,8 +174,9 @@ def make_held_out(
       HeldOut(
         loader.evaluation_batches,
         loader.num_evaluation_batches,
-        functools.partial(score, task, store) if has_score else None,
+        functools.partial(score, task, store, **options) if has_score else None,
         prefix="" if name == "held_out" else f"{name}_",
+        pooling=pooling,
       )
     )
   return sets

@@ -20,6 +20,8 @@ from launch.recipe import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
 from model import ModelConfig, weights
+from model.hf.pooling import Pooling, write_pooling
+from model.losses import PairLoss
 from model.models import metric_of
 from packing.files import write_text
 from pipeline import OnlineBatches, PreparedDataset, RowLoader
@@ -47,6 +49,7 @@ class Run:
   mesh: Mesh
   computation: computation.Computation
   stored: weights.StoredModel | None  # the weights to start from; None: at random
+  pooling: Pooling | None  # of the vectors of pairs
 
   @property
   def head(self) -> str:
@@ -81,7 +84,13 @@ class Run:
 
   def held_out(self) -> list[HeldOut]:
     """This process's part of what the run is evaluated on."""
-    return make_held_out(self.config, self.dataset, plans=self.plans)
+    mode = self.pooling.mode if self.pooling else ""
+    return make_held_out(self.config, self.dataset, plans=self.plans, pooling=mode)
+
+  def pair_loss(self) -> PairLoss:
+    """The loss of a run of pairs; others do not use it."""
+    mode = {"pooling": self.pooling.mode} if self.pooling else {}
+    return PairLoss(**(self.config.pairs.to_dict() | mode))
 
   def cost(self) -> Cost:
     """What a step has to compute, and what the devices could."""
@@ -162,6 +171,8 @@ class Run:
       vocabulary=weights.Vocabulary(tuple(dataset.vocabulary), by_json=by_json),
       labels=dataset.labels,
     )
+    if self.pooling:
+      write_pooling(self.folder, self.pooling, width=self.model.hidden_size)
     if by_json:  # predict.py splits text by it
       write_text(self.folder / TOKENIZER_FILE, dataset.tokenizer.definition)
 
@@ -188,6 +199,9 @@ def prepare(config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str])
   say, head = processes.print_on_first, TASK_HEADS[config.data.task]
   begun = bool(weights.steps(folder))  # such a run continues from its own weights
   stored = None if begun else init_from.open_weights(config, head=head)
+  pooling = None
+  if head == "encoder":
+    pooling = init_from.pooling_of(config, weights.open_folder(folder) if begun else stored)
   dataset = processes.on_first_then_others(lambda: prepare_dataset(config))
   processes.on_first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
   plans = kept_plans(config, dataset, folder, begun=workdir.has_begun(folder))
@@ -241,4 +255,5 @@ def prepare(config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str])
     mesh=mesh,
     computation=computed,
     stored=stored,
+    pooling=pooling,
   )

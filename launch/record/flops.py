@@ -61,7 +61,8 @@ def training_flops(
   attention = 2 * (2 * pairs * width)  # the scores, and their product with the values
   feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
-  heads = {"causal": 2 * tokens * width * config.padded_vocab_size}
+  # Of the vectors of pairs, the products with each other are not counted.
+  heads = {"causal": 2 * tokens * width * config.padded_vocab_size, "encoder": 0}
   if isinstance(config, EncoderConfig):
     of_classes = width * (width + config.num_labels)
     of_tags = width * config.num_labels if isinstance(config, BertConfig) else of_classes

@@ -12,6 +12,9 @@
 |               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
 | `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
+| `pairs`       | anchor, positive, negatives         | several in a record, each         |
+|               |                                     | [CLS] text [SEP]                  |
+| `scored_pairs` | sentence1, sentence2, score        | the same                          |
 | `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
 """
 
@@ -29,8 +32,15 @@ from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.store import QUESTION_SCHEMA, REGRESSION_SCHEMA, SCHEMA, SequenceStore
-from pipeline.tasks import answering, causal, glue, pretraining, scores, squad
+from pipeline.store import (
+  PAIR_SCHEMA,
+  QUESTION_SCHEMA,
+  REGRESSION_SCHEMA,
+  SCHEMA,
+  SCORED_PAIR_SCHEMA,
+  SequenceStore,
+)
+from pipeline.tasks import answering, causal, glue, pairs, pretraining, scores, squad
 from pipeline.tasks.encoder import Encoder
 from pipeline.tokenizer import CLS, NUM_BYTES, SEP, SPECIAL_TOKENS
 
@@ -55,7 +65,8 @@ class Task:
     label_names: names of the classes in the order of their numbers; () for none.
     tallied_shares: names in the tally whose counts the manifest gives per sequence.
     head: the model that learns the task, as `model.MODELS` names it; "" for none.
-    score: computes the task's scores for `pipeline.score`; None if it has none.
+    score: computes the task's scores for `pipeline.score` from a store, outputs and
+      options; None if it has none.
     make_unlabelled: turns documents to predict into pairs of a document and its
       sequences, without labels; None if the task predicts nothing.
     line_fields: the fields on each line of a text file of examples to predict; () if text
@@ -78,7 +89,7 @@ class Task:
   label_names: tuple[str, ...] = ()
   tallied_shares: tuple[str, ...] = ()
   head: str = ""
-  score: Callable[[SequenceStore, Sequence[np.ndarray]], dict[str, float]] | None = None
+  score: Callable[..., dict[str, float]] | None = None
   make_unlabelled: (
     Callable[[Iterable[Document], Encoder], Iterator[tuple[Document, list]]] | None
   ) = None
@@ -194,6 +205,20 @@ def _sentence_task(fields: tuple[str, ...], metrics: tuple[str, ...], **options)
   )
 
 
+def _pair_task(fields: tuple[str, ...], schema: pa.Schema, **options) -> Task:
+  """A task whose records have several texts, from which a model learns embeddings."""
+  return Task(
+    fields=fields,
+    make_sequences=pairs.sequences,
+    texts=pairs.texts,
+    too_long=("truncate", "error"),
+    schema=schema,
+    head="encoder",
+    score=pairs.score,
+    **options,
+  )
+
+
 TASKS = {
   "pretraining": Task(
     fields=("text",),
@@ -255,6 +280,8 @@ TASKS = {
     make_unlabelled=squad.unlabelled_sequences,
     answer=answering.answer_question,
   ),
+  "pairs": _pair_task(pairs.RANKED, PAIR_SCHEMA, optional=pairs.NEGATIVES),
+  "scored_pairs": _pair_task((*pairs.SCORED, "score"), SCORED_PAIR_SCHEMA),
   "classification": _sentence_task(
     glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
   ),
@@ -283,7 +310,7 @@ def is_masked(task_name: str) -> bool:
 
 
 def score(
-  task_name: str, store: SequenceStore, outputs: Sequence[np.ndarray]
+  task_name: str, store: SequenceStore, outputs: Sequence[np.ndarray], **options
 ) -> dict[str, float]:
   """Scores a model's outputs by the metrics of a task.
 
@@ -291,11 +318,14 @@ def score(
     task_name: such as "glue/cola".
     store: sequences of the task.
     outputs: the head's output for each sequence: float[num_labels] logits; float[1] for a
-      regression; float[length, 2] start and end logits for squad.
+      regression; float[length, 2] start and end logits for squad; for pairs, float[D] for
+      each text of each record.
+    options: for pairs, the `temperature` of the loss.
 
   Returns:
     `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1
-    for squad. Then each metric by name: correlations in [-1, 1], fractions otherwise.
+    for squad, `mrr` or `spearman` for pairs. Then each metric by name: correlations in
+    [-1, 1], fractions otherwise.
 
   Raises:
     InputError: there is no such task, or it has no metrics.
@@ -305,4 +335,4 @@ def score(
   if task is None or task.score is None:
     known = ", ".join(name for name, task in TASKS.items() if task.score)
     raise InputError(f"{short_repr(task_name)} has no score; expected one of {known}.")
-  return task.score(store, outputs)
+  return task.score(store, outputs, **options)
