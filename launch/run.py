@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -89,15 +90,17 @@ class Run:
 
   def pair_loss(self) -> PairLoss:
     """The loss of a run of pairs; others do not use it."""
-    mode = {"pooling": self.pooling.mode} if self.pooling else {}
-    return PairLoss(**(self.config.pairs.to_dict() | mode))
+    config, mode = self.config, self.pooling.mode if self.pooling else "mean"
+    return PairLoss(mode, config.pairs.temperature, config.pairs.both_directions)
 
   def cost(self) -> Cost:
     """What a step has to compute, and what the devices could."""
     peak = peak_of(jax.devices(), dtype=self.model.dtype.name)
     rows, pairs = self.recipe.rows, None
     if self.config.data.layout == "packed":
-      pairs = attended_pairs(self.model, self.plan, rows=rows)
+      texts = self.dataset.train.texts
+      lengths = texts.lengths.astype(np.int64) if texts else None
+      pairs = attended_pairs(self.model, self.plan, rows=rows, texts=lengths)
     flops = training_flops(
       self.model,
       rows=rows,

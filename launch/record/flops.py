@@ -90,7 +90,13 @@ def _feed_forward_widths(config: ModelConfig) -> int:
   return (3 if isinstance(config, ModernBertConfig) else 2) * config.intermediate_size
 
 
-def attended_pairs(config: ModelConfig, plan: packing.Plan, *, rows: int) -> int | None:
+def attended_pairs(
+  config: ModelConfig,
+  plan: packing.Plan,
+  *,
+  rows: int,
+  texts: np.ndarray | None = None,
+) -> int | None:
   """Pairs of tokens that attention computes in a step, on average, over all layers.
 
   In local layers, these are the pairs within the window.
@@ -99,6 +105,7 @@ def attended_pairs(config: ModelConfig, plan: packing.Plan, *, rows: int) -> int
     config: the model's config.
     plan: of the training sequences.
     rows: packs per step, over all devices.
+    texts: int[T]; the lengths of all texts, if the plan packs records of several.
 
   Returns:
     None if attention computes all pairs of a row, not only those within sequences.
@@ -110,6 +117,8 @@ def attended_pairs(config: ModelConfig, plan: packing.Plan, *, rows: int) -> int
   def of_a_row(window: int | None) -> float:
     if window is not None and not is_local(config.attention_impl):
       return window_pairs(plan.row_length, window)  # xla computes this layer
+    if texts is not None:
+      return float(pairs_within(texts, window).sum() / plan.num_packs)
     each = [pairs_within(x, window).sum() for x in lengths]
     return float(np.average(each, weights=plan.repeat_counts))
 
