@@ -114,7 +114,7 @@ def _score(document: Document) -> float:
 
 
 def score(
-  store: SequenceStore, outputs: Sequence[np.ndarray], *, temperature: float
+  store: SequenceStore, outputs: Sequence[np.ndarray], *, temperature: float = 0.05
 ) -> dict[str, float]:
   """How well the vectors of texts rank, or match scores.
 
@@ -174,6 +174,7 @@ def score(
 
 def _different_positives(store: SequenceStore) -> tuple[np.ndarray, np.ndarray]:
   """int64[N], the number of each record's positive; and a record that has it, for each."""
+  assert store.texts is not None
   numbers: dict[bytes, int] = {}
   own, candidates = np.empty(len(store), np.int64), []
   for record in range(len(store)):

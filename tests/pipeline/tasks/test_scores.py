@@ -109,6 +109,7 @@ def test_the_heads_are_those_of_the_model():
   heads = {name: task.head for name, task in TASKS.items()}
   named = {"squad": "question_answering", "text": "causal", "tokens": ""}
   named |= dict.fromkeys(("pretraining", "sentences", "documents"), "pretraining")
+  named |= dict.fromkeys(("pairs", "scored_pairs"), "encoder")
   others = dict.fromkeys(heads.keys() - named.keys(), "sequence_classification")
   assert heads == named | others
   assert set(heads.values()) - {""} <= {
