@@ -175,8 +175,9 @@ class SequenceStore:
     self.texts = None
     if _TEXTS.name in self.schema.names:
       column = self._table[_TEXTS.name]
-      ends = np.cumsum([0, *pc.list_value_length(column).to_numpy()], dtype=np.int64)
-      most = int(np.diff(ends).max(initial=1))
+      counts = pc.list_value_length(column).to_numpy()
+      ends = np.append(0, np.cumsum(counts, dtype=np.int64))
+      most = int(counts.max(initial=1))
       self.texts = Texts(pc.list_flatten(column).to_numpy(), ends, most)
 
   def __reduce__(self):

@@ -138,8 +138,9 @@ def _row(
     records = used[np.diff(used, prepend=-1) != 0]
     used = np.repeat(records, texts.counts[records])
     sequences = [text for number in records for text in _texts(store, number)]
-    ids = np.full(ids.size, -1)
-    ids[: used.size] = used
+    if used.size > ids.size:
+      raise packing.InputError(f"{used.size} texts; expected at most {ids.size}.")
+    ids = np.pad(used, (0, ids.size - used.size), constant_values=-1)
   else:
     sequences = [store.gather(np.array([number])) for number in used]
   if sequences:
