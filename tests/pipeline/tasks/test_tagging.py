@@ -255,17 +255,17 @@ def logits_for(store, wrong=()):
 def test_entities_are_scored_and_other_tags_by_accuracy(make):
   store = make("tagging", ROWS, max_sequence_length=6).train
   assert len(store) > len(ROWS)  # one sentence has several windows
-  assert pipeline.score("tagging", store, logits_for(store), NAMES)["score"] == 1
-  found = pipeline.score("tagging", store, logits_for(store, wrong={1}), NAMES)
+  assert pipeline.score("tagging", store, logits_for(store), labels=NAMES)["score"] == 1
+  found = pipeline.score("tagging", store, logits_for(store, wrong={1}), labels=NAMES)
   # "a" alone is said to be a person, and is not one; the place is right.
   half = {"score": 0.5, "precision": 0.5, "recall": 0.5, "f1": 0.5}
   assert found == half | {"accuracy": pytest.approx(6 / 7)}
-  found = pipeline.score("tagging", store, logits_for(store, wrong={1}), [*"abcd"])
+  found = pipeline.score("tagging", store, logits_for(store, wrong={1}), labels=[*"abcd"])
   assert found == {"score": pytest.approx(6 / 7), "accuracy": pytest.approx(6 / 7)}
   broken = logits_for(store)
   broken[1] = broken[1][:-1]
   with pytest.raises(ValueError, match="expected finite logits of"):
-    pipeline.score("tagging", store, broken, NAMES)
+    pipeline.score("tagging", store, broken, labels=NAMES)
 
 
 @pytest.mark.extra("seqeval")
