@@ -19,13 +19,13 @@ Then, in the order of --cases, as far as --minutes allows:
 - changes, options: the first case with one change of the model or one option of XLA.
 - train.py: the program itself on the standard library's text, and its bare step.
 - pytorch: transformers' BERT on sequences of the first case, with AdamW: padded, un-padded,
-  and with torch.compile.
+  with torch.compile, and flattened with FlashAttention.
 
 Each result is written at once to results.json and report.md, so a run that is cut off
 keeps what it has measured. What does not fit into --minutes, or fails, is listed there.
 Nothing is installed. Proofs and steps need jax, flax, optax, numpy, scipy and highspy;
 train.py needs requirements.txt; pytorch needs transformers and a PyTorch for the same
-device.
+device, and flash_attn for the flattened batches.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ OPTIONS = tuple(
   )
 )
 CHANGED = {"changes": CHANGES, "options": OPTIONS}
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "flash_attn")
 JAX_SHARE = "0.5"  # of a GPU's memory; the rest is for PyTorch, or for train.py
 
 
@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None):
     changes=CHANGED,
     dtype=dtype,
     pace=pace,
-    proven=prove(record),
+    proven=prove(record, dtype),
     torch_device=torch_device,
   )
   for name in names:

@@ -4,8 +4,8 @@ These computations have the same loss. `whole` is the published model: its token
 all tokens. `masked` gives the head only the masked tokens. `unpadded` does so too, and runs
 the encoder on the batch's real tokens as one row, with attention within each sequence: on a
 GPU, in 16 bits, by `varlen_attn`; otherwise one sequence after the other. `compiled` is
-`masked` with an encoder by `torch.compile`. A user of PyTorch can write each of them in a
-few lines.
+`masked` with an encoder by `torch.compile`. `flattened` is `unpadded` with transformers'
+own collator and FlashAttention. A user of PyTorch can write each of them in a few lines.
 
 Transformers accepts a ModernBERT batch in one row only with FlashAttention, which needs a
 GPU, and PyTorch's FlexAttention has no gradient on a CPU. So if `unpadded` computes one
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ INPUTS = "input_ids", "token_type_ids", "position_ids", "attention_mask"
 OF_BERT = "token_type_ids", "next_sentence_label"  # which ModernBERT does not take
 NOT_MASKED = -100  # the label that the loss ignores
 UNPADDED = "isopack_unpadded"
+ATTENTION = {"unpadded": UNPADDED, "flattened": "flash_attention_2"}  # others: SDPA
 
 
 class HuggingFace:
@@ -73,7 +75,11 @@ class HuggingFace:
     self.reset()
 
   def model_for(self, what: str) -> PreTrainedModel:
-    """The model of a key of `COMPUTATIONS`."""
+    """The model of a key of `COMPUTATIONS`.
+
+    Raises:
+      ImportError: FlashAttention is not installed.
+    """
     if what in ("whole", "masked"):
       return self.model
     # It shares the parameters. Switching the attention of one model would cost step time.
@@ -81,7 +87,7 @@ class HuggingFace:
     if what == "compiled":
       model.base_model.compile()
     else:
-      model.set_attn_implementation(UNPADDED)
+      model.set_attn_implementation(ATTENTION[what])
     return model
 
   def reset(self):
@@ -163,8 +169,10 @@ def seconds_of_steps(
   def step(computation: Computation, prepared: list[Tensors], number: int) -> float:
     return computation.step(prepared[number])  # reading the loss waits for the device
 
-  for what in ("masked", "unpadded", "compiled"):
+  for what in ("masked", "unpadded", "compiled", "flattened"):
     try:
+      if what == "flattened" and not importlib.util.find_spec("flash_attn"):
+        raise ImportError("flash_attn is not installed")
       computation = Computation(trained, what)
       prepared = [computation.prepare(dict(batch)) for batch in batches]
       step(computation, prepared, 0)
@@ -222,6 +230,27 @@ def _prepare_unpadded(batch: PackedBatch) -> Tensors:
   }
 
 
+def _prepare_flattened(batch: PackedBatch) -> Tensors:
+  """By transformers' own collator, which makes no label of a sequence's first token."""
+  padded = _prepare_whole(batch)
+  real = padded["attention_mask"].bool()
+  rows = [
+    {name: padded[name][i][real[i]].tolist() for name in ("input_ids", "labels")}
+    for i in range(len(real))
+  ]
+  collate: Any = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+  tensors = collate(rows, return_tensors="pt")
+  labels = tensors.pop("labels").flatten()
+  masked = torch.nonzero(labels != NOT_MASKED)[:, 0]
+  return tensors | {
+    "token_type_ids": padded["token_type_ids"][real][None],
+    "starts": tensors["cu_seq_lens_q"][:-1].long(),
+    "masked": masked,
+    "labels": labels[masked],
+    "next_sentence_label": padded["next_sentence_label"],
+  }
+
+
 # ---- losses ----------------------------------------------------------------------------
 
 
@@ -239,6 +268,11 @@ def _masked(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
 def _unpadded(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
   hidden = _encode(model, batch, lengths=batch["lengths"])[0]
   return _heads(model, hidden, batch["starts"], batch)
+
+
+def _flattened(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
+  ends = {name: batch[name] for name in batch if name.startswith(("cu_seq", "max_length"))}
+  return _heads(model, _encode(model, batch, **ends)[0], batch["starts"], batch)
 
 
 def _encode(model: PreTrainedModel, batch: Tensors, **options) -> torch.Tensor:
@@ -311,4 +345,5 @@ COMPUTATIONS = {
   "masked": (_prepare_masked, _masked),
   "unpadded": (_prepare_unpadded, _unpadded),
   "compiled": (_prepare_masked, _masked),
+  "flattened": (_prepare_flattened, _flattened),
 }

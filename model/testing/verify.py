@@ -181,21 +181,24 @@ def verify(
   ]
 
 
-def quick(show: Callable[[list], Iterator] = iter) -> tuple[list[Row], list[Beside]]:
-  """The implementations that this device has, in float32 and bfloat16.
+def quick(
+  show: Callable[[list], Iterator] = iter,
+  dtypes: Sequence[str] = ("float32", "bfloat16"),
+) -> tuple[list[Row], list[Beside]]:
+  """The implementations that this device has, in these dtypes.
 
   One head is verified, with one layer, and attention alone is compared with XLA's. Rows
   end in padding, have padding between sequences, or are empty.
 
   Args:
     show: wraps the list of cases to show progress.
+    dtypes: of the computation.
   """
   names = [
     name
     for name in kernels.IMPLEMENTATIONS
     if name == "xla" or (kernels.runs_here(name) and name != "splash_interpret")
   ]
-  dtypes = ("float32", "bfloat16")
   pairs = [(n, d) for n in names for d in dtypes if d in kernels.dtypes_of(n)]
   # On a CPU, XLA compiles most of the time, on one core a case. On a GPU, what one thread
   # does can break the graph of launches that XLA records in another.

@@ -75,8 +75,8 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
     exact("splash", "float32", not_run="needs TPUs"),
   ]
   besides = [verify.Beside("cudnn", "bfloat16", 192, difference=float("nan"))]
-  monkeypatch.setattr(verify, "quick", lambda show: (rows, besides))
-  assert accelerator_session.prove(record) == ["xla", "cudnn"]
+  monkeypatch.setattr(verify, "quick", lambda show, dtypes: (rows, besides))
+  assert accelerator_session.prove(record, "bfloat16") == ["xla", "cudnn"]
   assert not accelerator_session.agrees(record, "cudnn", "bfloat16", 192)
   report = (tmp_path / "report.md").read_text()
   assert "| a head | blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
@@ -233,6 +233,23 @@ def test_pytorch_takes_the_same_sequences(record, dtype):
   assert ways[:2] == [accelerator_session.WAYS[x] for x in ("masked", "unpadded")]
   assert all(peer["seconds"]["median"] > 0 for peer in measured)
   assert len(measured) + len(failed) == len(accelerator_session.WAYS)
+
+
+@pytest.mark.extra("torch", "transformers")
+def test_flattened_batches_have_the_unpadded_ones_tokens():
+  import numpy as np
+
+  from benchmarks import hugging_face
+  from benchmarks.accelerator_steps import plan_of
+  from lab.timing import speedup
+
+  batch = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"][0]
+  ours = hugging_face._prepare_unpadded(batch)
+  theirs = hugging_face._prepare_flattened(batch)
+  for name in ("input_ids", "token_type_ids", "position_ids", "starts"):
+    assert np.array_equal(ours[name], theirs[name])
+  first = np.isin(ours["masked"], ours["starts"])
+  assert np.array_equal(ours["masked"][~first], theirs["masked"])
 
 
 # ---- the command -------------------------------------------------------------------------
