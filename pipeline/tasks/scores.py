@@ -173,7 +173,7 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
 
 
 def score_tags(
-  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str]
+  store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str] = ()
 ) -> dict[str, float]:
   """Accuracy of the words' tags, each word once; of BIO tags also scores of entities.
 
