@@ -84,6 +84,7 @@ def main():
     used = f"step {stored.step} of {folder} ({why}), "
   else:
     stored = open_model(computed, folder, head=head)
+  pooling = init_from.pooling_of(computed, stored).mode if head == "encoder" else ""
   names = {"dtype": config.model.dtype, "attention_impl": config.model.attention_impl}
   lengths = {row_length(config), config.data.max_sequence_length}
   how = computation.of(prediction_config(stored.config, **names), lengths)
@@ -100,7 +101,7 @@ def main():
   else:
     init_from.check_vocabulary(stored, dataset.vocabulary)
     init_from.check_labels(stored, dataset.labels)
-  held_out = make_held_out(computed, dataset, plans=plans)
+  held_out = make_held_out(computed, dataset, plans=plans, pooling=pooling)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
@@ -174,6 +175,8 @@ def open_model(
   config.model.init_from = str(folder)
   stored = init_from.open_weights(config, head=head)
   assert stored is not None
+  if head == "encoder":
+    stored = weights.encoder_of(stored)
   if stored.head != head:
     needed = MODELS[stored.config.FAMILY][head].__name__
     raise ConfigError(

@@ -117,10 +117,12 @@ def resume_hint(folder: pathlib.Path) -> str:
 def make_program(run: TrainingRun) -> TrainingProgram:
   """The compiled step of [B, S] rows, which `training.step` has in full.
 
-  logits    of masked tokens, of each sequence, or of each next token, by the task's head
+  logits    of masked tokens, of each sequence, or of each next token, by the task's head;
+            of pairs, a vector for each text
   loss      cross-entropy, or a regression's squared error, summed over sequences, tokens
             or packs (`loss_unit`), divided by their number in the whole batch: by
-            default, a pack counts as its sequences would alone
+            default, a pack counts as its sequences would alone; of pairs, that of
+            choosing each anchor's positive among all of the step
   gradient  summed over micro-batches and devices, then scaled down to `clip_norm`
   update    LAMB: Adam's direction plus weight decay, scaled by norm(parameter) /
             norm(update) for each tensor; or AdamW, or SGD with momentum
@@ -137,6 +139,7 @@ def make_program(run: TrainingRun) -> TrainingProgram:
     seed=config.seed,
     head=run.head,
     loss_unit=config.train.loss_unit,
+    pair_loss=run.pair_loss(),
     options=StepOptions(
       accumulate=run.recipe.accumulation, skip_bad_steps=config.train.skip_bad_steps > 0
     ),

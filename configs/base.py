@@ -13,7 +13,7 @@ def get_config() -> ConfigDict:
 
   config.data = ConfigDict()
   # pretraining, sentences, documents, text, glue/NAME, squad, tagging, classification,
-  # regression
+  # regression, pairs, scored_pairs
   config.data.task = "pretraining"
   # stdlib: the standard library's text; prepared: what directory holds; files, tfds:NAME,
   # ...: docs/data.md
@@ -96,6 +96,14 @@ def get_config() -> ConfigDict:
   config.model.remat = "none"  # none; layers: compute them twice, to save memory
   # The type of the computation: float32, bfloat16; auto: bfloat16 where that is faster.
   config.model.dtype = "auto"
+
+  config.pairs = ConfigDict()
+  # How the vector of a text is made: mean, over its tokens; cls, of its [CLS]; auto: as the
+  # files of sentence-transformers in init_from say, otherwise the mean.
+  config.pairs.pooling = "auto"
+  config.pairs.temperature = 0.05  # cosines are divided by it before the softmax
+  # Whether positives also choose their anchors, with the mean of both losses.
+  config.pairs.both_directions = False
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # lamb, adamw, sgd

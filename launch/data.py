@@ -145,6 +145,7 @@ def make_held_out(
   dataset: PreparedDataset,
   *,
   plans: Mapping[str, packing.Plan] | None = None,
+  pooling: str = "",
 ) -> list[HeldOut]:
   """The held-out sets that a run is evaluated on; of their rows, this process's.
 
@@ -152,12 +153,15 @@ def make_held_out(
     config: of the run.
     dataset: its dataset.
     plans: from `read_plans`; missing plans are made.
+    pooling: of the vectors of pairs.
 
   Raises:
     InputError: nothing was held out.
   """
   task, sets = config.data.task, []
-  options: dict[str, Any] = {"labels": dataset.labels} if task == "tagging" else {}
+  options: dict[str, Any] = {"temperature": config.pairs.temperature} if pooling else {}
+  if task == "tagging":
+    options["labels"] = dataset.labels
   for name, store in held_out_stores(dataset).items():
     loader: RowLoader
     if task == "text":  # scored in one way, whatever the layout of training
@@ -175,6 +179,7 @@ def make_held_out(
         loader.num_evaluation_batches,
         functools.partial(score, task, store, **options) if has_score else None,
         prefix="" if name == "held_out" else f"{name}_",
+        pooling=pooling,
       )
     )
   return sets

@@ -14,6 +14,7 @@ import model
 from launch.data import PREPARED
 from launch.model_config import LAYER_SIZES, check_attention, family_of, model_config
 from model import hf, weights
+from model.hf.pooling import Pooling, read_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
 from model.models import draw_params, model_of
 from training import processes
@@ -251,6 +252,22 @@ def run_model_config(
 def num_labels_of(head: str, labels: Sequence[str]) -> int:
   """Outputs: one for each class, or 1 for regression; 2 for heads without classes."""
   return max(len(labels), 1) if head in _CLASSIFIERS else 2
+
+
+def pooling_of(config: ConfigDict, stored: weights.StoredModel | None) -> Pooling:
+  """How a run or an evaluation makes the vectors of texts, divided by their length.
+
+  Args:
+    config: with `pairs.pooling`, which may leave it to the model's folder.
+    stored: the model that it starts from, or has trained; None for a random one.
+
+  Raises:
+    WeightsError: the folder asks for what training does not do.
+  """
+  mode, longest = config.pairs.pooling, config.data.max_sequence_length
+  if stored and mode == "auto":
+    mode = read_pooling(stored).mode
+  return Pooling("mean" if mode == "auto" else mode, longest, normalized=True)
 
 
 def check_labels(stored: weights.StoredModel, labels: Sequence[str]):

@@ -76,6 +76,8 @@ def model_config(
   }
   if family != "gpt2":
     fields["num_labels"] = num_labels
+  if family == "bert" and head == "encoder":
+    fields["pooler"] = False  # a mean or a [CLS], without BERT's pooler
   if config.model.size != GIVEN:
     return kind.from_size(config.model.size, **fields)
   assert sizes is not None  # validate requires model.init_from

@@ -53,7 +53,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
   ),
   "more than 0, and finite": (
     lambda x: 0 < x < float("inf"),
-    "optimizer.learning_rate optimizer.eps",
+    "optimizer.learning_rate optimizer.eps pairs.temperature",
   ),
   "0 or more, and finite": (
     lambda x: 0 <= x < float("inf"),
@@ -70,6 +70,7 @@ _CHOICES: dict[str, Collection[str]] = {
   "model.family": FAMILIES,
   "model.attention_impl": ("auto", *model.IMPLEMENTATIONS),
   "model.dtype": ("auto", "float32", "bfloat16"),
+  "pairs.pooling": ("auto", "mean", "cls"),
   "optimizer.decay": optimizer.DECAYS,
   "optimizer.name": optimizer.OPTIMIZERS,
   "train.loss_unit": model.LOSS_UNITS,
@@ -252,6 +253,14 @@ class _Rules:
       self.only(True, "optimizer.bias_correction", why)
     if config.optimizer.name != "adamw":
       self.only(0.0, "optimizer.clip_update", why)
+    why = f"with data.task={config.data.task}"
+    if self.head == "encoder":
+      self.only("sequence", "train.loss_unit", f"{why}: the unit is the record")
+    if config.data.task != "pairs":
+      self.only(0.05, "pairs.temperature", f"{why}, whose loss has no softmax of cosines")
+      self.only(False, "pairs.both_directions", why)
+    if self.head != "encoder":
+      self.only("auto", "pairs.pooling", f"{why}, which makes no vectors of texts")
     names = tracker_names(config)
     self.require(
       len(names) == len({*names} & TRACKERS.keys()),

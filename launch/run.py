@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -20,6 +21,8 @@ from launch.recipe import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
 from model import ModelConfig, weights
+from model.hf.pooling import Pooling, write_pooling
+from model.losses import PairLoss
 from model.models import metric_of
 from packing.files import write_text
 from pipeline import OnlineBatches, PreparedDataset, RowLoader
@@ -47,6 +50,7 @@ class TrainingRun:
   mesh: Mesh
   computation: computation.Computation
   stored: weights.StoredModel | None  # the weights to start from; None: at random
+  pooling: Pooling | None  # of the vectors of pairs
 
   @property
   def head(self) -> str:
@@ -81,14 +85,22 @@ class TrainingRun:
 
   def held_out(self) -> list[HeldOut]:
     """This process's part of what the run is evaluated on."""
-    return make_held_out(self.config, self.dataset, plans=self.plans)
+    mode = self.pooling.mode if self.pooling else ""
+    return make_held_out(self.config, self.dataset, plans=self.plans, pooling=mode)
+
+  def pair_loss(self) -> PairLoss:
+    """The loss of a run of pairs; others do not use it."""
+    config, mode = self.config, self.pooling.mode if self.pooling else "mean"
+    return PairLoss(mode, config.pairs.temperature, config.pairs.both_directions)
 
   def cost(self) -> Cost:
     """What a step has to compute, and what the devices could."""
     peak = peak_of(jax.devices(), dtype=self.model.dtype.name)
     rows, pairs = self.recipe.rows, None
     if self.config.data.layout == "packed":
-      pairs = attended_pairs(self.model, self.plan, rows=rows)
+      texts = self.dataset.train.texts
+      lengths = texts.lengths.astype(np.int64) if texts else None
+      pairs = attended_pairs(self.model, self.plan, rows=rows, texts=lengths)
     flops = training_flops(
       self.model,
       rows=rows,
@@ -162,6 +174,8 @@ class TrainingRun:
       vocabulary=weights.Vocabulary(tuple(dataset.vocabulary), by_json=by_json),
       labels=dataset.labels,
     )
+    if self.pooling:
+      write_pooling(self.folder, self.pooling, width=self.model.hidden_size)
     if by_json:  # predict.py splits text by it
       write_text(self.folder / TOKENIZER_FILE, dataset.tokenizer.definition)
 
@@ -190,6 +204,9 @@ def prepare(
   say, head = processes.print_on_first, TASK_HEADS[config.data.task]
   begun = bool(weights.steps(folder))  # such a run continues from its own weights
   stored = None if begun else init_from.open_weights(config, head=head)
+  pooling = None
+  if head == "encoder":
+    pooling = init_from.pooling_of(config, weights.open_folder(folder) if begun else stored)
   dataset = processes.on_first_then_others(lambda: prepare_dataset(config))
   processes.on_first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
   plans = kept_plans(config, dataset, folder, begun=workdir.has_begun(folder))
@@ -243,4 +260,5 @@ def prepare(
     mesh=mesh,
     computation=computed,
     stored=stored,
+    pooling=pooling,
   )

@@ -88,7 +88,7 @@ def _write(run: TrainingRun, summary: Mapping[str, Any], loader: RowLoader) -> s
     loader.first_rows(plots.PACKS_SHOWN),
     efficiency=summary["efficiency"],
   )
-  is_regression = run.head == "sequence_classification" and not run.dataset.labels
+  is_regression = run.dataset.train.sequence_labels.dtype.kind == "f"
   plots.plot_learning_curve(
     folder / "plots" / "learning_curve.png",
     train_lines,

@@ -161,6 +161,84 @@ def answer_scores(
   return jax.nn.log_softmax(logits, axis=2)
 
 
+# ---- pairs ---------------------------------------------------------------------------
+
+
+class PairLoss(NamedTuple):
+  """How vectors are learned from pairs of texts, by `pair_loss`.
+
+  Attributes:
+    pooling: how a text's vector is made: "mean" over its tokens, or "cls".
+    temperature: the cosines are divided by it before the softmax.
+    both_directions: whether positives also choose their anchors; the loss is then the mean
+      of both directions.
+  """
+
+  pooling: str = "mean"
+  temperature: float = 0.05
+  both_directions: bool = False
+
+
+def pair_loss(
+  vectors: jax.Array, batch: Arrays, how: PairLoss
+) -> tuple[jax.Array, dict[str, Total]]:
+  """The loss of a whole batch of pairs, the mean over its records.
+
+  An anchor chooses its positive among the positives and negatives of all records, by the
+  softmax of cosines. If `sequence_labels` are float, the loss is the squared error of the
+  cosine of two texts instead.
+
+  Args:
+    vectors: float[..., M, D]; of all texts of the batch.
+    batch: `text_numbers` int32[..., M] and `sequence_labels` [..., M].
+    how: the options of the loss.
+
+  Returns:
+    The loss, in nats except for squared errors; and totals: `pair_loss`, and
+    `pair_accuracy` where anchors choose.
+
+  Example: a batch of two records, each with an anchor and a positive.
+    >>> vectors = jnp.array([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])
+    >>> batch = {"text_numbers": jnp.array([[1, 2, 1, 2]]),
+    ...          "sequence_labels": jnp.array([[0, 0, 0, 0]])}
+    >>> round(float(pair_loss(vectors, batch, PairLoss())[0]), 4)  # any choice is as good
+    0.6931
+
+  References:
+    van den Oord et al., https://arxiv.org/abs/1807.03748; both directions: Günther et
+    al., https://arxiv.org/abs/2310.19923.
+  """
+  vectors = _wide(vectors).reshape(-1, vectors.shape[-1])
+  numbers, labels = (batch[x].reshape(-1) for x in ("text_numbers", "sequence_labels"))
+  squares = jnp.square(vectors).sum(axis=1, keepdims=True)
+  vectors /= jnp.sqrt(jnp.maximum(squares, 1e-24))  # those of empty slots are 0
+  anchors, places = numbers == 1, jnp.arange(numbers.size, dtype=jnp.int32)
+  units = anchors.sum(dtype=vectors.dtype)
+
+  def total(values: jax.Array, counted: jax.Array) -> Total:
+    return Total(jnp.where(counted, values, 0).sum(), units)
+
+  if jnp.issubdtype(labels.dtype, jnp.floating):
+    cosines = (vectors * jnp.roll(vectors, -1, axis=0)).sum(axis=1)
+    errors = jnp.square(cosines - labels.astype(cosines.dtype))
+    totals = {"pair_loss": total(errors, anchors)}
+    return totals["pair_loss"].mean, totals
+
+  logits = jnp.matmul(vectors, vectors.T, precision="highest") / how.temperature
+  lowest = jnp.finfo(logits.dtype).min
+
+  def choose(among: jax.Array, steps: int) -> dict[str, jax.Array]:
+    return _cross_entropy(jnp.where(among[None], logits, lowest), places + steps)
+
+  found = choose(numbers > 1, 1)
+  totals = {f"pair_{name}": total(x, anchors) for name, x in found.items()}
+  if how.both_directions:
+    there = totals["pair_loss"]
+    back = total(choose(anchors, -1)["loss"], numbers == 2)
+    totals["pair_loss"] = there._replace(total=(there.total + back.total) / 2)
+  return totals["pair_loss"].mean, totals
+
+
 # ---- heads ---------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 
 from packing import InputError
@@ -23,17 +24,6 @@ SCHEMA = pa.schema(
   ]
 )
 REGRESSION_SCHEMA = SCHEMA.set(2, pa.field("sequence_label", pa.float32()))
-# A window of a sentence. Each word of the sentence has a label in one of its windows, at
-# its first piece; all other tokens are `UNLABELLED`.
-TAGGING_SCHEMA = pa.schema(
-  [
-    *SCHEMA,
-    ("token_labels", pa.list_(pa.int32())),  # of all tokens
-    ("words", pa.list_(pa.string())),  # those that have a label here
-    ("window_start", pa.int32()),  # in tokens of the sentence
-  ]
-)
-UNLABELLED = -1
 # A question and a window of its context. Positions count tokens of the sequence; they are
 # 0, the [CLS], if the window does not hold the answer. Characters count from the start of
 # `text`, the piece of the context that the window shows.
@@ -50,6 +40,20 @@ QUESTION_SCHEMA = pa.schema(
     ("answers", pa.list_(pa.string())),
   ]
 )
+# A window of a sentence. Each word of the sentence has a label in one of its windows, at
+# its first piece; all other tokens are `UNLABELLED`.
+TAGGING_SCHEMA = pa.schema(
+  [
+    *SCHEMA,
+    ("token_labels", pa.list_(pa.int32())),  # of all tokens
+    ("words", pa.list_(pa.string())),  # those that have a label here
+    ("window_start", pa.int32()),  # in tokens of the sentence
+  ]
+)
+UNLABELLED = -1
+# Several texts in one record, each with its own special tokens, end to end in `input_ids`.
+_TEXTS = pa.field("text_lengths", pa.list_(pa.int32()))
+PAIR_SCHEMA, SCORED_PAIR_SCHEMA = SCHEMA.append(_TEXTS), REGRESSION_SCHEMA.append(_TEXTS)
 
 
 class StoredSequence(NamedTuple):
@@ -87,6 +91,25 @@ def _record_batch(sequences: list[Sequence], schema: pa.Schema) -> pa.RecordBatc
   return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+class Texts(NamedTuple):
+  """The texts of a store's records, each a sequence of its own in a batch.
+
+  Attributes:
+    lengths: int32[T]; tokens of each text, record by record.
+    ends: int64[N + 1]; record `n` has the texts `ends[n]` to `ends[n + 1]`.
+    most: the most texts of a record.
+  """
+
+  lengths: np.ndarray
+  ends: np.ndarray
+  most: int
+
+  @property
+  def counts(self) -> np.ndarray:
+    """int64[N]; the texts of each record."""
+    return np.diff(self.ends)
+
+
 class SequenceStore:
   """Read access to the sequences of Arrow files, without loading their tokens.
 
@@ -102,6 +125,7 @@ class SequenceStore:
     has_token_labels: whether tokens have labels.
     answer_starts, answer_ends: int32[num_sequences], positions in the sequence; None if
       the schema has no answers.
+    texts: what a record consists of; None if each is one sequence.
     schema: `SCHEMA`, or a schema that extends it.
 
   Raises:
@@ -161,6 +185,13 @@ class SequenceStore:
     if "start_position" in self.schema.names:
       self.answer_starts = self._table["start_position"].to_numpy()
       self.answer_ends = self._table["end_position"].to_numpy()
+    self.texts = None
+    if _TEXTS.name in self.schema.names:
+      column = self._table[_TEXTS.name]
+      counts = pc.list_value_length(column).to_numpy()
+      ends = np.append(0, np.cumsum(counts, dtype=np.int64))
+      most = int(counts.max(initial=1))
+      self.texts = Texts(pc.list_flatten(column).to_numpy(), ends, most)
 
   def __reduce__(self):
     """A pickle holds file names, which a worker maps again, or a store in memory."""

@@ -20,6 +20,7 @@ from training.step import ModelProgram
 LENGTH_BINS = 4
 _READ = ("sequence_mask", "sequence_labels", "segment_ids", "mlm_segment_ids", "mlm_labels")
 _PREDICTED = ("sequence_mask", "segment_ids", "cls_positions", "sequence_ids")
+_EMBEDDED = (*_PREDICTED, "text_numbers")
 
 Batches = Iterable[Mapping[str, np.ndarray]]
 Score = Callable[[Sequence[np.ndarray]], dict[str, float]]
@@ -33,14 +34,17 @@ class HeldOut(NamedTuple):
       own rows.
     num_batches: how many batches it makes.
     score: computes the task's metrics, `score` among them, from the head's outputs for
-      each sequence; None for language models.
+      each sequence; for pairs from the vectors of all texts, with `loss` and `sequences`,
+      the number of records. None for language models.
     prefix: the beginning of the names of its metrics.
+    pooling: of the vectors of pairs.
   """
 
   batches: Callable[[], Iterator[dict[str, np.ndarray]]]
   num_batches: int
   score: Score | None
   prefix: str
+  pooling: str = ""
 
 
 def evaluate(
@@ -71,6 +75,10 @@ def evaluate(
       values = evaluate_causal(program, params, batches)
     elif one.score is None:
       values = evaluate_pretraining(program, params, batches, unigram_token=unigram_token)
+    elif program.head == "encoder":
+      vectors = embed(program, params, batches, pooling=one.pooling)
+      finite = all(np.isfinite(vector).all() for vector in vectors)
+      values = one.score(vectors) if finite else {"loss": math.nan}
     else:
       logits, loss = predict(program, params, batches)
       # A loss that is not finite is reported by the caller.
@@ -235,7 +243,7 @@ def predict(program: ModelProgram, params, batches: Batches) -> Predictions:
     batches: PackedBatches that hold each sequence once; each process passes only its own
       rows.
   """
-  found: dict[int, np.ndarray] = {}
+  found: dict[tuple[int, ...], np.ndarray] = {}
   losses = []
   for batch, values, outputs in _results(program, params, batches, _PREDICTED):
     ((name, logits),) = outputs.items()
@@ -252,12 +260,14 @@ def embed(
 ) -> list[np.ndarray]:
   """Embeddings of sequences, float[D] each, in the order of the sequences' numbers.
 
+  Pairs have those of their texts, in the order of the texts' numbers.
+
   Args:
     program, params, batches: as for `predict`, but the head is "encoder".
     pooling: mean, cls or pooled, as in the outputs of `model.BertModel`.
   """
-  found: dict[int, np.ndarray] = {}
-  for batch, _, outputs in _results(program, params, batches, _PREDICTED):
+  found: dict[tuple[int, ...], np.ndarray] = {}
+  for batch, _, outputs in _results(program, params, batches, _EMBEDDED):
     name = f"sequence_{pooling}"
     found |= _by_number(name, outputs[name], batch)
   return [found[number] for number in sorted(found)]
@@ -279,8 +289,10 @@ def _results(
     yield multihost_utils.process_allgather(fields, tiled=True), values, outputs
 
 
-def _by_number(name: str, values: np.ndarray, batch) -> dict[int, np.ndarray]:
-  numbers = batch["sequence_ids"][batch["sequence_mask"]].tolist()
+def _by_number(name: str, values: np.ndarray, batch) -> dict[tuple[int, ...], np.ndarray]:
+  """Outputs by the numbers of a sequence, of pairs also that of a text."""
+  used, fields = batch["sequence_mask"], ("sequence_ids", "text_numbers")
+  numbers = zip(*(batch[x][used].tolist() for x in fields if x in batch), strict=True)
   return dict(zip(numbers, take_apart(name, values, batch), strict=True))
 
 

@@ -74,7 +74,7 @@ class StepOptions(NamedTuple):
   skip_bad_steps: bool = False
 
 
-_PLAIN = StepOptions()
+_PLAIN, _PAIRS = StepOptions(), losses.PairLoss()
 
 
 class TrainingProgram(ModelProgram):
@@ -90,6 +90,7 @@ class TrainingProgram(ModelProgram):
     seed: of the initial parameters and of dropout.
     loss_unit: the unit that has equal weight in the loss; a key of `model.LOSS_UNITS`.
     options: micro-batches, and what happens to bad steps.
+    pair_loss: the loss of the head "encoder", over all texts of a step.
 
   Raises:
     ConfigError: JAX_PLATFORMS excludes the CPU, on which parameters are drawn.
@@ -105,6 +106,7 @@ class TrainingProgram(ModelProgram):
     head: str = "pretraining",
     loss_unit: str = "sequence",
     options: StepOptions = _PLAIN,
+    pair_loss: losses.PairLoss = _PAIRS,
   ):
     super().__init__(config, mesh=mesh, head=head)
     try:  # now, since a resumed run draws parameters only at its end
@@ -113,7 +115,7 @@ class TrainingProgram(ModelProgram):
       raise ConfigError(str(error)) from error
     self._optimizer = optimizer
     self._seed = seed
-    self._loss_unit = loss_unit
+    self._loss_unit, self._pair_loss = loss_unit, pair_loss
     self._accumulate, self._skip_bad_steps = options
     self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
     self._shardings = split_state(mesh, self._abstract)
@@ -201,7 +203,7 @@ class TrainingProgram(ModelProgram):
       "found": found,
       "finite": finite,
       "skipped": new_state["skipped"],
-      "sequences": batch["sequence_mask"].sum(),
+      "sequences": _num_sequences(batch),
       "real_tokens": _real_tokens(batch),
     }
     return new_state, totals | counts
@@ -211,6 +213,8 @@ class TrainingProgram(ModelProgram):
     key = None
     if self.config.dropout_rate > 0 or self.config.attention_dropout_rate > 0:
       key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
+    if self.head == "encoder":
+      return self._pair_gradients(state["params"], batch, key)
 
     def loss(params, part: Batch, key, counts=None):
       # Gathered before use, so that devices along `fsdp` compute like all others.
@@ -241,6 +245,42 @@ class TrainingProgram(ModelProgram):
     )
     return jax.lax.scan(add, zeros, (jnp.arange(self._accumulate), parts))[0]
 
+  def _pair_gradients(self, params, batch: Batch, key):
+    """As `_gradients`, where each text is compared with those of the whole batch.
+
+    Micro-batches are embedded twice: all of them for the loss and its gradients with
+    respect to the vectors, then one by one for the gradients of parameters.
+
+    References:
+      Gao et al., https://arxiv.org/abs/2101.06983, for the second way.
+    """
+
+    def embed(params, number, part: Batch) -> jax.Array:
+      params = jax.lax.with_sharding_constraint(params, self._everywhere)
+      part_key = None if key is None else jax.random.fold_in(key, number)
+      outputs = self.apply(params, part, dropout_key=part_key)
+      return outputs[f"sequence_{self._pair_loss.pooling}"]
+
+    def loss(vectors, batch: Batch):
+      return losses.pair_loss(vectors, batch, self._pair_loss)
+
+    if self._accumulate == 1:
+      whole = jax.grad(lambda x: loss(embed(x, 0, batch), batch), has_aux=True)
+      return whole(params)
+    parts = jax.tree.map(self._split, batch)
+    numbered = jnp.arange(self._accumulate), parts
+    vectors = jax.lax.map(lambda part: embed(params, *part), numbered)
+    of_vectors, totals = jax.grad(loss, has_aux=True)(vectors, parts)
+
+    def add(sums, part):
+      number, rows, of_part = part
+      _, backward = jax.vjp(lambda x: embed(x, number, rows), params)
+      sums = jax.tree.map(jnp.add, sums, *backward(of_part))
+      return jax.lax.with_sharding_constraint(sums, self._shardings["params"]), None
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return jax.lax.scan(add, zeros, (*numbered, of_vectors))[0], totals
+
   def _split(self, rows: jax.Array) -> jax.Array:
     """[B, ...] -> [A, B / A, ...]; row r goes to micro-batch r mod A.
 
@@ -256,6 +296,13 @@ class TrainingProgram(ModelProgram):
 def _place(x: np.ndarray, sharding: Sharding) -> jax.Array:
   """Puts on each device its part of an array, and no more."""
   return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
+
+
+def _num_sequences(batch: Batch) -> jax.Array:
+  """Sequences of a batch; of pairs, which have several texts, the records."""
+  if "text_numbers" in batch:
+    return (batch["text_numbers"] == 1).sum()
+  return batch["sequence_mask"].sum()
 
 
 def _real_tokens(batch: Batch) -> jax.Array:

@@ -61,7 +61,8 @@ def training_flops(
   attention = 2 * (2 * pairs * width)  # the scores, and their product with the values
   feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
-  heads = {"causal": 2 * tokens * width * config.vocab_size}
+  # Of the vectors of pairs, the products with each other are not counted.
+  heads = {"causal": 2 * tokens * width * config.vocab_size, "encoder": 0}
   if isinstance(config, EncoderConfig):
     of_classes = width * (width + config.num_labels)
     of_tags = width * config.num_labels if isinstance(config, BertConfig) else of_classes
@@ -89,7 +90,13 @@ def _feed_forward_widths(config: ModelConfig) -> int:
   return (3 if isinstance(config, ModernBertConfig) else 2) * config.intermediate_size
 
 
-def attended_pairs(config: ModelConfig, plan: packing.Plan, *, rows: int) -> int | None:
+def attended_pairs(
+  config: ModelConfig,
+  plan: packing.Plan,
+  *,
+  rows: int,
+  texts: np.ndarray | None = None,
+) -> int | None:
   """Pairs of tokens that attention computes in a step, on average, over all layers.
 
   In local layers, these are the pairs within the window.
@@ -98,6 +105,7 @@ def attended_pairs(config: ModelConfig, plan: packing.Plan, *, rows: int) -> int
     config: the model's config.
     plan: of the training sequences.
     rows: packs per step, over all devices.
+    texts: int[T]; the lengths of all texts, if the plan packs records of several.
 
   Returns:
     None if attention computes all pairs of a row, not only those within sequences.
@@ -109,6 +117,8 @@ def attended_pairs(config: ModelConfig, plan: packing.Plan, *, rows: int) -> int
   def of_a_row(window: int | None) -> float:
     if window is not None and not is_local(config.attention_impl):
       return window_pairs(plan.row_length, window)  # xla computes this layer
+    if texts is not None:
+      return float(pairs_within(texts, window).sum() / plan.num_packs)
     each = [pairs_within(x, window).sum() for x in lengths]
     return float(np.average(each, weights=plan.repeat_counts))
 

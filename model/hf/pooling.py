@@ -13,6 +13,7 @@ MODULES = "modules.json"
 _MODULES = ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]
 _TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 _NO_LIMIT = 1_000_000_000  # tokenizers without a limit have a larger one
+_FLAGS = "cls_token", "mean_tokens"  # of a pooling's config; newer files have a name
 _MODES = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
 
 
@@ -70,6 +71,32 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
   what += [f"at most {longest} tokens a text"] if longest else []
   what += ["vectors of length 1"] if normalized else []
   return Pooling(mode, longest, normalized, f"as {path} says: {', '.join(what)}")
+
+
+def write_pooling(folder: pathlib.Path, pooling: Pooling, *, width: int):
+  """Writes the files that `read_pooling` and sentence-transformers read.
+
+  Args:
+    folder: of a model.
+    pooling: with mode "mean" or "cls".
+    width: D, of the vectors.
+  """
+  kinds = ["Transformer", "Pooling", *["Normalize"] * pooling.normalized]
+  modules = [
+    {
+      "idx": number,
+      "name": str(number),
+      "path": f"{number}_{kind}" if number else "",
+      "type": f"sentence_transformers.models.{kind}",
+    }
+    for number, kind in enumerate(kinds)
+  ]
+  write_json(folder / MODULES, modules)
+  flags = {f"pooling_mode_{name}": _MODES[name] == pooling.mode for name in _FLAGS}
+  path = _config_of_pooling(folder)
+  path.parent.mkdir(exist_ok=True)
+  write_json(path, {"word_embedding_dimension": width} | flags)
+  write_json(folder / _TRANSFORMER, {"max_seq_length": pooling.max_length})
 
 
 def copy_pooling(source: pathlib.Path, folder: pathlib.Path):

@@ -55,6 +55,8 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
     _check_rows(batch, loader, first_row=counts["rows"])
     ids = batch["sequence_ids"]
     used = ids >= 0
+    if store.texts is not None:  # of the texts of a pair, the first counts
+      used &= batch["text_numbers"] == 1
     np.add.at(seen, ids[used], 1)
     if (again := seen[ids[used]] > 1).any():
       number = ids[used][again.argmax()]
@@ -92,7 +94,8 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
 
 def _contract(loader: PackedLoader) -> dict[str, tuple[str, tuple[int, ...]]]:
   """Type and shape of a row, for every field of a batch."""
-  depth = loader.plan.packing_depth
+  texts = loader.store.texts
+  depth = loader.plan.packing_depth * (texts.most if texts else 1)
   empty = _row(loader.store, loader.plan, np.full(depth, -1))
   fields = {name: (field.dtype.name, field.shape) for name, field in empty.items()}
   if loader.masking is not None:
@@ -131,7 +134,15 @@ def _row(
 ) -> dict[str, np.ndarray]:
   """The row that a pack should have, without masks, from int64[M] `sequence_ids`."""
   used, row_length = ids[ids >= 0], plan.row_length
-  sequences = [store.gather(np.array([number])) for number in used]
+  if texts := store.texts:
+    records = used[np.diff(used, prepend=-1) != 0]
+    used = np.repeat(records, texts.counts[records])
+    sequences = [text for number in records for text in _texts(store, number)]
+    if used.size > ids.size:
+      raise packing.InputError(f"{used.size} texts; expected at most {ids.size}.")
+    ids = np.pad(used, (0, ids.size - used.size), constant_values=-1)
+  else:
+    sequences = [store.gather(np.array([number])) for number in used]
   if sequences:
     row = packing.make_row(sequences, row_length, **plan.spacing)
   else:
@@ -154,15 +165,26 @@ def _row(
     store.sequence_labels[used], np.float32 if is_fraction else np.int32
   )
   row["sequence_mask"] = slots(True, bool)
+  if store.answer_starts is not None and store.answer_ends is not None:
+    row["start_positions"] = slots(starts + store.answer_starts[used])
+    row["end_positions"] = slots(starts + store.answer_ends[used])
   if store.has_token_labels:
     row["token_labels"] = np.zeros(row_length, np.int32)
     for start, tokens, number in zip(starts, sequences, used, strict=True):
       labels = store.gather(np.array([number]), labels=True)
       row["token_labels"][start : start + len(tokens)] = labels
-  if store.answer_starts is not None and store.answer_ends is not None:
-    row["start_positions"] = slots(starts + store.answer_starts[used])
-    row["end_positions"] = slots(starts + store.answer_ends[used])
+  if texts:
+    numbers = [n for record in records for n in range(1, 1 + texts.counts[record])]
+    row["text_numbers"] = slots(numbers)
   return row | {"sequence_ids": ids}
+
+
+def _texts(store: SequenceStore, record: int) -> list[np.ndarray]:
+  """The tokens of each text of a record."""
+  assert store.texts is not None
+  first, last = store.texts.ends[record : record + 2]
+  ends = np.cumsum(store.texts.lengths[first:last])
+  return np.split(store.gather(np.array([record])), ends[:-1])
 
 
 def _check_rows(batch: PackedBatch, loader: PackedLoader, *, first_row: int):

@@ -225,7 +225,8 @@ class OnlineBatches(Iterator[PackedBatch]):
       row_length=self._plan.row_length,
       **self._plan.spacing,
     )
-    batch["sequence_ids"] = slots(found.numbers, -1)
+    if found.store.texts is None:  # a stream numbers its sequences; pairs have no streams
+      batch["sequence_ids"] = slots(found.numbers, -1)
     if self._masking is None:
       return batch
     return mask_tokens(batch, self._masking, epochs=slots(found.epochs, 0))

@@ -13,12 +13,14 @@ tokens per row at most:
 | sequence_ids (stays on the host; -1 where a slot is empty)| int64[B, M] |
 | start_positions, end_positions, for question answering    | int32[B, M] |
 | token_labels, for tagging; below 0 without a label        | int32[B, S] |
+| text_numbers, for pairs: 1 the anchor, 2 the positive, ...| int32[B, M] |
 | loss_mask, where some tokens are not targets              | bool[B, S]  |
 | real_tokens of each row, where end tokens fill rows       | int32[B]    |
 
 `segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
 padding. Every other entry of padding or of an empty slot is 0. `sequence_labels` are
-float32 for regression.
+float32 for regression. The texts of a pair are sequences, one after the other; their slots
+have the `sequence_ids` and `sequence_labels` of the pair.
 
 A next-token loss predicts the token at t + 1 if it has the same segment as the token at t,
 not 0, and `loss_mask` is True at t + 1. Without `loss_mask` it predicts every token.
@@ -106,7 +108,9 @@ def pack_rows(
     store: the sequences. If it has `answer_starts` and `answer_ends`, they are the first
       and last token of each answer, counted from the sequence's own start. If it
       `has_token_labels`, they are laid out like the tokens.
-    sequence_ids: int64[B, M]; sequence numbers of each row from the left, then -1.
+    sequence_ids: int64[B, M]; sequence numbers of each row from the left, then -1. If the
+      store has `texts`, these are records, and the batch has as many times M slots as a
+      record has texts at most.
     row_length: S, in tokens.
     spacing: `length_multiple` and `separator_tokens`, as in `lay_out`.
 
@@ -118,11 +122,22 @@ def pack_rows(
   """
   used = sequence_ids >= 0
   ids = sequence_ids[used]
+  tokens, counts = store.gather(ids), store.lengths[ids]
+  if texts := store.texts:
+    records, of_record = ids, texts.counts[ids]
+    numbers = _counted(of_record)
+    counts = texts.lengths[np.repeat(texts.ends[records], of_record) + numbers]
+    ids = np.repeat(records, of_record)
+    in_row = np.bincount(np.nonzero(used)[0], of_record, len(used))
+    used = np.arange(used.shape[1] * texts.most) < in_row[:, None]
+    sequence_ids = np.full(used.shape, -1, np.int64)
+    sequence_ids[used] = ids
   lengths = np.zeros(sequence_ids.shape, np.int64)
-  lengths[used] = store.lengths[ids]
-  batch = lay_out(
-    store.gather(ids), lengths, sequence_ids, row_length=row_length, **spacing
-  )
+  lengths[used] = counts
+  batch = lay_out(tokens, lengths, sequence_ids, row_length=row_length, **spacing)
+  if texts:
+    batch["text_numbers"] = np.zeros(used.shape, np.int32)
+    batch["text_numbers"][used] = numbers + 1
 
   real = batch["segment_ids"] > 0
   first_type_lengths = np.repeat(store.first_type_lengths[ids], lengths[used])
@@ -141,3 +156,14 @@ def pack_rows(
       batch[name] = batch["cls_positions"].copy()
       batch[name][used] += answers[ids]
   return batch
+
+
+def _counted(counts: np.ndarray) -> np.ndarray:
+  """int64[sum of counts]: for each count n, the numbers 0 to n - 1.
+
+  Example:
+    >>> _counted(np.array([2, 3])).tolist()
+    [0, 1, 0, 1, 2]
+  """
+  ends = np.cumsum(counts)
+  return np.arange(counts.sum()) - np.repeat(ends - counts, counts)

@@ -126,7 +126,7 @@ def sentences(document: Document, settings: DatasetSettings) -> list[str]:
 
 
 def shorten(parts: list[list[int]], most: int):
-  """Takes tokens off the end of the longest part until the total is `most`.
+  """Takes tokens off the end of the longest part, the last of them, until `most` are left.
 
   Example:
     >>> parts = [[1, 2, 3, 4, 5], [6, 7]]
@@ -135,11 +135,12 @@ def shorten(parts: list[list[int]], most: int):
     [[1, 2], [6, 7]]
   """
   while sum(map(len, parts)) > most:
-    longest = parts[0] if len(parts[0]) > len(parts[-1]) else parts[-1]
-    longest.pop()
+    max(reversed(parts), key=len).pop()
 
 
-def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
+def parse_label(
+  document: Document, labels: tuple[str, ...], *, field: str = "label"
+) -> int | float:
   """The number of a class; without classes, the value to predict.
 
   A text is the class of this very name, and true or false the class named so, in capitals
@@ -161,13 +162,13 @@ def parse_label(document: Document, labels: tuple[str, ...]) -> int | float:
     InputError: the label is not a class or its number, or names several classes; without
       classes, it is not a number.
   """
-  value = document.fields["label"]
+  value = document.fields[field]
   number = _number(value)
   if not labels:
     if number is not None and abs(number) <= _LARGEST:
       return float(number)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}; expected a 32-bit number."
+      f"{document.where}: {field} is {short_repr(value)}; expected a 32-bit number."
     )
   if isinstance(value, str) and value in labels:
     return labels.index(value)

@@ -12,8 +12,11 @@
 |               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
 | `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
-| `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
 | `tagging`     | tokens, tags                        | [CLS] window [SEP]                |
+| `pairs`       | anchor, positive, negatives         | several in a record, each         |
+|               |                                     | [CLS] text [SEP]                  |
+| `scored_pairs` | sentence1, sentence2, score        | the same                          |
+| `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
 """
 
 from __future__ import annotations
@@ -31,13 +34,24 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import (
+  PAIR_SCHEMA,
   QUESTION_SCHEMA,
   REGRESSION_SCHEMA,
   SCHEMA,
+  SCORED_PAIR_SCHEMA,
   TAGGING_SCHEMA,
   SequenceStore,
 )
-from pipeline.tasks import answering, causal, glue, pretraining, scores, squad, tagging
+from pipeline.tasks import (
+  answering,
+  causal,
+  glue,
+  pairs,
+  pretraining,
+  scores,
+  squad,
+  tagging,
+)
 from pipeline.tasks.encoder import Encoder
 from pipeline.tokenizer import CLS, NUM_BYTES, SEP, SPECIAL_TOKENS
 
@@ -62,7 +76,8 @@ class Task:
     label_names: names of the classes in the order of their numbers; () for none.
     tallied_shares: names in the tally whose counts the manifest gives per sequence.
     head: the model that learns the task, as `model.MODELS` names it; "" for none.
-    score: computes the task's scores for `pipeline.score`; None if it has none.
+    score: computes the task's scores for `pipeline.score` from a store, outputs and
+      options; None if it has none.
     make_unlabelled: turns documents to predict into pairs of a document and its
       sequences, without labels; None if the task predicts nothing.
     line_fields: the fields on each line of a text file of examples to predict; () if text
@@ -198,6 +213,20 @@ def _sentence_task(fields: tuple[str, ...], metrics: tuple[str, ...], **options)
   )
 
 
+def _pair_task(fields: tuple[str, ...], schema: pa.Schema, **options) -> Task:
+  """A task whose records have several texts, from which a model learns embeddings."""
+  return Task(
+    fields=fields,
+    make_sequences=pairs.sequences,
+    texts=pairs.texts,
+    too_long=("truncate", "error"),
+    schema=schema,
+    head="encoder",
+    score=pairs.score,
+    **options,
+  )
+
+
 TASKS = {
   "pretraining": Task(
     fields=("text",),
@@ -259,15 +288,6 @@ TASKS = {
     make_unlabelled=squad.unlabelled_sequences,
     answer=answering.answer_question,
   ),
-  "classification": _sentence_task(
-    glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
-  ),
-  "regression": _sentence_task(
-    glue.OWN[:1],
-    ("pearson", "spearman"),
-    optional=glue.OWN[1:],
-    schema=REGRESSION_SCHEMA,
-  ),
   "tagging": Task(
     fields=("tokens", "tags"),
     make_sequences=tagging.labelled_sequences,
@@ -280,6 +300,17 @@ TASKS = {
     make_unlabelled=tagging.unlabelled_sequences,
     line_fields=("tokens",),
     answer=answering.answer_tags,
+  ),
+  "pairs": _pair_task(pairs.RANKED, PAIR_SCHEMA, optional=pairs.NEGATIVES),
+  "scored_pairs": _pair_task((*pairs.SCORED, "score"), SCORED_PAIR_SCHEMA),
+  "classification": _sentence_task(
+    glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
+  ),
+  "regression": _sentence_task(
+    glue.OWN[:1],
+    ("pearson", "spearman"),
+    optional=glue.OWN[1:],
+    schema=REGRESSION_SCHEMA,
   ),
 } | {
   f"glue/{name}": _sentence_task(
@@ -309,13 +340,14 @@ def score(
     store: sequences of the task.
     outputs: the head's output for each sequence: float[num_labels] logits; float[1] for a
       regression; float[length, 2] start and end logits for squad; float[length,
-      num_labels] for tagging.
-    options: for tagging, `labels`, the names of the classes, which may be BIO.
+      num_labels] for tagging; for pairs, float[D] for each text of each record.
+    options: for pairs, the `temperature` of the loss; for tagging, the `labels`, names of
+      the tags: entities are scored if these are BIO.
 
   Returns:
     `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1
-    for squad and entities. Then each metric by name: correlations in [-1, 1], fractions
-    otherwise.
+    for squad and entities, `mrr` or `spearman` for pairs. Then each metric by name:
+    correlations in [-1, 1], fractions otherwise.
 
   Raises:
     InputError: there is no such task, or it has no metrics.

@@ -257,7 +257,7 @@ def test_flattened_batches_have_the_unpadded_ones_tokens():
 
 @pytest.fixture
 def nothing_measured(monkeypatch):
-  monkeypatch.setattr(accelerator, "prove", lambda record: ["xla"])
+  monkeypatch.setattr(accelerator, "prove", lambda *_: ["xla"])
   monkeypatch.setattr(accelerator, "find_torch", lambda: None)
   monkeypatch.setattr(accelerator, "peak_of", lambda *_, **__: Peak(1e12, "config"))
   monkeypatch.setattr(accelerator.compiler, "keep_programs", lambda: None)
@@ -302,7 +302,7 @@ def test_json_has_what_the_folder_has(tmp_path, nothing_measured):
 def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
   failing = [exact("blocks", "float32", influence=0.1)]
   monkeypatch.setattr(accelerator, "prove", accelerator_session.prove)
-  monkeypatch.setattr(verify, "quick", lambda show: (failing, []))
+  monkeypatch.setattr(verify, "quick", lambda *_: (failing, []))
   with pytest.raises(SystemExit, match="proofs of blocks fail"):
     accelerator.main(["--cases=tiny:128", f"--out={tmp_path}"])
   assert "| blocks |" in capsys.readouterr().out

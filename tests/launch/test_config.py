@@ -239,6 +239,7 @@ USED_BY_PROGRAMS = """
   train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy
   train.fsdp train.skip_bad_steps train.keep_best train.patience
+  pairs.pooling pairs.temperature pairs.both_directions
 """
 
 
@@ -347,6 +348,12 @@ REFUSED = [
   ("packing.algorithm", "auto", "'online' with data.stream=hf:a", "stream"),
   ("data.task", "squad", "one of pretraining, sentences, documents, text with", "stream"),
   ("train.duration", "2 epochs", "steps or sequences with data.stream=hf:a", "stream"),
+  ("pairs.pooling", "cls", "'auto' with data.task=pretraining"),
+  ("pairs.pooling", "max", "auto, mean, cls", "pairs"),
+  ("pairs.temperature", 0.1, "0.05 with data.task=scored_pairs", "scored pairs"),
+  ("pairs.temperature", 0.0, "more than 0, and finite", "pairs"),
+  ("pairs.both_directions", True, "False with data.task=scored_pairs", "scored pairs"),
+  ("train.loss_unit", "token", "'sequence' with data.task=pairs: the unit is", "pairs"),
   ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
   ("optimizer.bias_correction", False, "True with optimizer.name=sgd", "sgd"),
   ("train.duration", "-1 steps", "a number of steps, sequences or epochs"),
@@ -361,6 +368,8 @@ SETTINGS = {
   "sentences": get_config(data={"task": "sentences"}, model={"next_sentence": False}),
   "modern_bert": get_config(model={"family": "modern_bert", "next_sentence": False}),
   "squad": get_config(data={"task": "squad"}, model={"next_sentence": False}),
+  "pairs": get_config(data={"task": "pairs"}),
+  "scored pairs": get_config(data={"task": "scored_pairs"}),
   "gpt2": get_config(data={"task": "text"}, model=GPT2_MODEL),
   "concat": get_config(
     data={"task": "text", "layout": "concat"},

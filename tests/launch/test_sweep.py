@@ -245,7 +245,12 @@ def test_the_picture_has_every_run_and_the_means(tmp_path, monkeypatch):
     return [x for line in axis.lines if (x := line.get_xydata().tolist())]
 
   found, save = [], plots.save
-  monkeypatch.setattr(plots, "save", lambda x, path: (found.extend(x.axes), save(x, path)))
+
+  def keep(figure, path):
+    found.extend(figure.axes)
+    save(figure, path)
+
+  monkeypatch.setattr(plots, "save", keep)
   arms = {"with": [lines(0.2), lines(0.4)], "without": [lines(0.1)]}
   sweep_picture.draw(tmp_path / "picture.png", arms)
   left, right = found

@@ -5,6 +5,7 @@ import math
 import types
 
 import jax
+import numpy as np
 import pytest
 
 import packing
@@ -115,6 +116,9 @@ def test_pairs_that_attention_skips_are_not_counted():
   sizes = dataclasses.replace(sizes, attention_impl="blocks")
   of_a_layer = 6 * (25 + 9 + 64) // 2
   assert flops.attended_pairs(sizes, plan, rows=6) == 2 * of_a_layer
+  texts = np.array([5, 2, 1, 4, 4])  # of records; attention keeps them apart
+  found = flops.attended_pairs(sizes, plan, rows=6, texts=texts)
+  assert found == 2 * 6 * (25 + 4 + 1 + 16 + 16) // 2
   near = sum(abs(i - j) <= 2 for n in (5, 3, 8) for i in range(n) for j in range(n))
   local = {"num_layers": 3, "local_window": 4, "attention_impl": "blocks"}
   modern = packs.small_modern_bert(**local)  # layer 1 is local

@@ -35,7 +35,7 @@ class TaskStore:
 
   def __init__(self, store):
     self.lengths, self.first_type_lengths = store.lengths, store.first_type_lengths
-    self.gather = store.gather
+    self.gather, self.texts = store.gather, None
     rng = np.random.default_rng(3)
     self.sequence_labels = rng.random(len(store)).astype(np.float64)
     self.answer_starts = rng.integers(0, store.lengths)

@@ -110,6 +110,7 @@ def test_the_heads_are_those_of_the_model():
   named = {"squad": "question_answering", "text": "causal", "tokens": ""}
   named |= {"tagging": "token_classification"}
   named |= dict.fromkeys(("pretraining", "sentences", "documents"), "pretraining")
+  named |= dict.fromkeys(("pairs", "scored_pairs"), "encoder")
   others = dict.fromkeys(heads.keys() - named.keys(), "sequence_classification")
   assert heads == named | others
   assert set(heads.values()) - {""} <= {

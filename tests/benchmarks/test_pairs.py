@@ -1,0 +1,41 @@
+"""benchmarks.pairs on a small encoder."""
+
+import importlib.util
+import json
+
+import pytest
+
+from benchmarks import pairs
+from pipeline import DatasetSettings, prepare
+from tests.benchmarks.test_embeddings import WORDS
+from tests.model.test_encoder import make_folder
+
+
+def test_all_ways_learn_from_the_same_records(tmp_path, capsys):
+  folder = make_folder(tmp_path / "encoder")
+  (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  rows = [{"anchor": f"{x} {y}", "positive": y} for x in WORDS[5:] for y in WORDS[5:9]]
+  for split in ("train", "dev"):
+    (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  sources = [str(tmp_path / f"{split}.jsonl") for split in ("train", "dev")]
+  settings = DatasetSettings(
+    sources[0],
+    9,
+    task="pairs",
+    vocab_file=str(folder / "vocab.txt"),
+    held_out_source=sources[1],
+  )
+  prepare(tmp_path / "data", settings, num_workers=1)
+  words = [str(folder), "--data", str(tmp_path / "data"), "--steps", "2"]
+  words += ["--records", "6", "--row-length", "24", "--held-out", "11"]
+  pairs.main([*words, "--json", str(tmp_path / "out.json")])
+  found = json.loads((tmp_path / "out.json").read_text())
+  installed = importlib.util.find_spec("sentence_transformers") is not None
+  assert len(found["rates"]) == 2 + installed
+  packed = found["before"][pairs.PACKED]
+  for name, before in found["before"].items():
+    assert before["mrr"] == pytest.approx(packed["mrr"]), name
+    assert before["loss"] == pytest.approx(packed["loss"], rel=1e-4), name
+    assert found["after"][name]["loss"] != before["loss"]
+    assert (len(found["rates"][name]), before["sequences"]) == (2, 11)
+  assert "packed is faster" in capsys.readouterr().out

@@ -1,0 +1,249 @@
+"""Pairs of texts: from every format to records, batches and scores."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.stats
+
+import packing
+from packing import InputError
+from pipeline.batches.audit import AuditError, audit
+from pipeline.batches.loader import PackedLoader
+from pipeline.preparation.prepare import prepare
+from pipeline.settings import DatasetSettings
+from pipeline.store import PAIR_SCHEMA, SequenceStore
+from pipeline.tasks import pairs
+from pipeline.tasks.table import score
+from tests.pipeline.sources.files import write_arrow
+from tests.pipeline.tasks.making import CLS, SEP, VOCABULARY, tokens
+
+ROWS = [
+  {"query": "a b", "positive": "c d e", "negative": "f", "negative_2": ""},
+  {"query": "g", "positive": "h i", "negative": "", "negative_2": "j a b"},
+  {"query": "yes ?", "positive": "no .", "negative": "a", "negative_2": "b"},
+]
+EXPECTED = [
+  "[CLS] a b [SEP] [CLS] c d e [SEP] [CLS] f [SEP]",
+  "[CLS] g [SEP] [CLS] h i [SEP] [CLS] j a b [SEP]",
+  "[CLS] yes ? [SEP] [CLS] no . [SEP] [CLS] a [SEP] [CLS] b [SEP]",
+]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv", "parquet", "arrow"])
+def test_every_table_gives_the_same_records(tmp_path, vocab_file, suffix):
+  path = tmp_path / f"rows.{suffix}"
+  if suffix == "jsonl":  # which may lack a field
+    path.write_text(
+      "\n".join(json.dumps({k: v for k, v in row.items() if v}) for row in ROWS)
+    )
+  elif suffix in ("csv", "tsv"):
+    with path.open("w", newline="") as file:
+      writer = csv.DictWriter(file, [*ROWS[0]], delimiter=",\t"[suffix == "tsv"])
+      writer.writeheader()
+      writer.writerows(ROWS)
+  else:  # in which a field may be null
+    table = pa.Table.from_pylist([{k: v or None for k, v in row.items()} for row in ROWS])
+    write = write_arrow if suffix == "arrow" else lambda p, t: pa.parquet.write_table(t, p)
+    write(path, table)
+  settings = DatasetSettings(
+    str(path), 24, task="pairs", vocab_file=vocab_file, columns="anchor=query"
+  )
+  dataset = prepare(tmp_path / "out", settings, num_workers=1)
+  store = dataset.train
+  assert tokens(store) == EXPECTED
+  assert store.texts.lengths.tolist() == [4, 5, 3, 3, 4, 5, 4, 4, 3, 3]
+  assert (store.texts.ends.tolist(), store.texts.most) == ([0, 3, 6, 10], 4)
+  assert dataset.manifest["counts"]["train"]["sequences"] == 3
+
+
+def test_scores_are_kept_and_the_longest_text_is_cut(make):
+  rows = [
+    {"sentence1": "a b c d e f g", "sentence2": "a b c d e f g h i j", "score": "-0.25"},
+    {"sentence1": "a", "sentence2": "b", "score": 1},
+  ]
+  dataset = make("scored_pairs", rows, max_sequence_length=16)
+  assert tokens(dataset.train) == [
+    "[CLS] a b c d e f [SEP] [CLS] a b c d e f [SEP]",
+    "[CLS] a [SEP] [CLS] b [SEP]",
+  ]
+  assert dataset.train.sequence_labels.tolist() == [-0.25, 1.0]
+  assert dataset.train.sequence_labels.dtype == np.float32
+  assert dataset.manifest["counts"]["train"]["too_long"] == 1
+  with pytest.raises(InputError, match="record of 2 texts has 21 tokens; expected at most"):
+    make("scored_pairs", rows, max_sequence_length=16, too_long="error")
+
+
+@pytest.mark.parametrize(
+  ("task", "row", "message"),
+  [
+    ("pairs", {"anchor": "a"}, "has no 'positive'"),
+    ("pairs", {"anchor": "a", "positive": None}, "positive is None; expected text"),
+    ("pairs", {"anchor": " ", "positive": "b"}, "anchor is ' '; expected words"),
+    ("pairs", {"anchor": "a", "positive": ""}, "positive is ''; expected words"),
+    ("pairs", {"anchor": "a", "positive": "b", "negative": " "}, "negative is ' '"),
+    ("pairs", {"anchor": "a", "positive": "b", "negative": ["c"]}, "expected text"),
+    ("pairs", {"anchor": "a", "positive": "\u0301"}, "text 2 of 2 has no token"),
+    (
+      "pairs",
+      {"anchor": "a", "positive": "b", "negative": "c"} | {"negative_2": "d e f g h"},
+      "4 texts need at least 12 tokens; max_sequence_length is 11",
+    ),
+    ("scored_pairs", {"score": "high"}, "score is 'high'; expected a 32-bit number"),
+    ("scored_pairs", {"score": float("nan")}, "score is nan; expected a 32-bit number"),
+    ("scored_pairs", {"score": True}, "score is True; expected a 32-bit number"),
+    ("scored_pairs", {"score": 3.5}, "score is 3.5; expected -1 to 1"),
+    ("scored_pairs", {}, "has no 'score'"),
+  ],
+)
+def test_bad_records_are_refused(make, tmp_path, task, row, message):
+  if task == "scored_pairs":
+    row = {"sentence1": "a", "sentence2": "b"} | row
+  with pytest.raises(InputError, match=message):
+    make(task, [row], max_sequence_length=11)
+  assert not list(tmp_path.glob("*out*"))
+
+
+def test_columns_that_occur_twice_or_are_unknown_are_refused(tmp_path, vocab_file):
+  (tmp_path / "a.csv").write_text("anchor,positive,positive\na,b,c\n")
+  settings = DatasetSettings(
+    str(tmp_path / "a.csv"), 16, task="pairs", vocab_file=vocab_file
+  )
+  with pytest.raises(InputError, match="several columns 'positive'"):
+    prepare(tmp_path / "out", settings)
+  (tmp_path / "a.csv").write_text("query,answer\na,b\n")
+  with pytest.raises(InputError, match=r"no column 'anchor'; found 'query'"):
+    prepare(tmp_path / "out", settings)
+
+
+# ---- batches ---------------------------------------------------------------------------
+
+
+def made_up(num_records=61, most=4, seed=0) -> SequenceStore:
+  """Records of two to `most` texts, in memory."""
+  rng, records = np.random.default_rng(seed), []
+  for _ in range(num_records):
+    lengths = rng.integers(3, 9, rng.integers(2, most + 1)).tolist()
+    ids = [[CLS, *rng.integers(5, len(VOCABULARY), n - 2).tolist(), SEP] for n in lengths]
+    flat = [token for part in ids for token in part]
+    records.append(pairs.Record(flat, len(flat), 0, lengths))
+  return SequenceStore.from_sequences(records, PAIR_SCHEMA)
+
+
+def make_loader(store, kind=PackedLoader, **options):
+  histogram = packing.Histogram.from_lengths(store.lengths, max_sequence_length=40)
+  plan = packing.pack(histogram, max_sequences_per_pack=5)
+  chosen = {"batch_size": 4, "masking": None, "seed": 3} | options
+  return kind(store, plan, **chosen)
+
+
+@pytest.mark.parametrize("options", [{}, {"balance": "devices", "devices": 2}])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_each_record_is_used_once_and_whole(options, processes):
+  store = made_up()
+  loader = make_loader(store, **options).for_process(0, processes)
+  for epoch in (0, 2, None):
+    result = audit(loader, epoch=epoch)
+    assert result["sequences"] == len(store)
+    assert result["tokens"] == store.lengths.sum()
+  depth = loader.plan.packing_depth
+  seen = []
+  for batch in make_loader(store).evaluation_batches():
+    assert batch["text_numbers"].shape[1] == depth * store.texts.most
+    for row in range(len(batch["text_numbers"])):
+      for slot in np.flatnonzero(batch["sequence_mask"][row]):
+        own = batch["segment_ids"][row] == slot + 1
+        assert batch["position_ids"][row, own].tolist() == [*range(own.sum())]
+        ids, number = batch["input_ids"][row, own], batch["text_numbers"][row, slot]
+        assert (ids[0], ids[-1], (ids == CLS).sum()) == (CLS, SEP, 1)
+        record = batch["sequence_ids"][row, slot]
+        text = store.texts.ends[record] + number - 1
+        assert own.sum() == store.texts.lengths[text]
+        seen.append(text)
+  assert sorted(seen) == [*range(store.texts.ends[-1])]
+
+
+def split_record(batch):
+  """The last text of the first row becomes one of another record."""
+  last = np.flatnonzero(batch["sequence_mask"][0])[-1]
+  batch["sequence_ids"][0, last] = 1 + batch["sequence_ids"][0, last]
+
+
+def wrong_number(batch):
+  batch["text_numbers"][0, 1] = 3
+
+
+def wrong_segment(batch):
+  """Two texts become one."""
+  batch["segment_ids"][0, batch["segment_ids"][0] == 2] = 1
+
+
+@pytest.mark.parametrize("change", [split_record, wrong_number, wrong_segment])
+def test_the_audit_finds_a_record_that_was_taken_apart(change):
+  class Altered(PackedLoader):
+    def __getitem__(self, number):
+      batch = super().__getitem__(number)
+      change(batch)
+      return batch
+
+  with pytest.raises(AuditError, match="row 0"):
+    audit(make_loader(made_up(), Altered))
+
+
+# ---- scores ----------------------------------------------------------------------------
+
+
+def test_retrieval_is_scored_against_all_different_positives():
+  store = made_up(37, seed=5)
+  rng = np.random.default_rng(1)
+  vectors = [x for x in rng.standard_normal((store.texts.ends[-1], 7))]
+  firsts = store.texts.ends[:-1]
+  texts = np.split(store.gather(np.arange(37)), np.cumsum(store.texts.lengths)[:-1])
+  # Two records have one positive, with one vector: neither is the other's rival.
+  records = [texts[i : i + n] for i, n in zip(firsts, store.texts.counts, strict=True)]
+  records[3][1] = records[8][1]
+  vectors[firsts[3] + 1] = vectors[firsts[8] + 1]
+  again = SequenceStore.from_sequences(
+    [
+      pairs.Record(np.concatenate(x).tolist(), sum(map(len, x)), 0, [*map(len, x)])
+      for x in records
+    ],
+    PAIR_SCHEMA,
+  )
+  found = score("pairs", again, vectors, temperature=0.1)
+  unit = [v / np.linalg.norm(v) for v in vectors]
+  ranks, losses = [], []
+  for i, first in enumerate(firsts):
+    others = {records[j][1].tobytes(): unit[firsts[j] + 1] for j in range(37)}
+    assert len(others) == 36
+    own = unit[first] @ unit[first + 1]
+    cosines = [unit[first] @ v for k, v in others.items() if k != records[i][1].tobytes()]
+    ranks.append(1 + sum(cosine >= own for cosine in cosines))
+    losses.append(np.log(sum(np.exp((x - own) / 0.1) for x in [own, *cosines])))
+  assert found["mrr"] == found["score"] == pytest.approx(np.mean(1 / np.array(ranks)))
+  assert found["accuracy_at_1"] == pytest.approx(np.mean(np.array(ranks) == 1))
+  assert found["accuracy_at_10"] == pytest.approx(np.mean(np.array(ranks) <= 10))
+  assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+  assert found["sequences"] == 37
+  alike = score("pairs", again, [np.ones(3)] * len(vectors), temperature=0.1)
+  assert alike["mrr"] == pytest.approx(1 / 36)  # ties are not hits
+  with pytest.raises(ValueError, match="Found 3 vectors; expected"):
+    score("pairs", again, vectors[:3], temperature=0.1)
+
+
+def test_scored_pairs_are_scored_by_the_ranks_of_their_cosines(make):
+  rng = np.random.default_rng(2)
+  numbers, vectors = rng.uniform(-1, 1, 23).round(2), rng.standard_normal((46, 5))
+  rows = [{"sentence1": "a", "sentence2": "b", "score": x} for x in numbers.tolist()]
+  store = make("scored_pairs", rows).train
+  cosines = [
+    a @ b / np.sqrt((a @ a) * (b @ b))
+    for a, b in zip(*vectors.reshape(23, 2, 5).swapaxes(0, 1), strict=True)
+  ]
+  found = score("scored_pairs", store, list(vectors), temperature=0.05)
+  expected = scipy.stats.spearmanr(numbers, cosines).statistic
+  assert found["score"] == found["spearman"] == pytest.approx(expected)
+  assert found["loss"] == pytest.approx(np.mean((cosines - numbers) ** 2), rel=1e-5)
