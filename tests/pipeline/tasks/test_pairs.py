@@ -22,9 +22,9 @@ from tests.pipeline.sources.files import write_arrow
 from tests.pipeline.tasks.making import CLS, SEP, VOCABULARY, tokens
 
 ROWS = [
-  {"query": "a b", "positive": "c d e", "negative": "f", "negative_2": ""},
-  {"query": "g", "positive": "h i", "negative": "", "negative_2": "j a b"},
-  {"query": "yes ?", "positive": "no .", "negative": "a", "negative_2": "b"},
+  {"query": "a b", "positive": "c d e", "negative": "f", "negative_1": ""},
+  {"query": "g", "positive": "h i", "negative": "", "negative_1": "j a b"},
+  {"query": "yes ?", "positive": "no .", "negative": "a", "negative_1": "b"},
 ]
 EXPECTED = [
   "[CLS] a b [SEP] [CLS] c d e [SEP] [CLS] f [SEP]",
