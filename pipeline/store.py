@@ -98,16 +98,22 @@ class Texts(NamedTuple):
     lengths: int32[T]; tokens of each text, record by record.
     ends: int64[N + 1]; record `n` has the texts `ends[n]` to `ends[n + 1]`.
     most: the most texts of a record.
+    shortest: tokens of the shortest text.
   """
 
   lengths: np.ndarray
   ends: np.ndarray
   most: int
+  shortest: int
 
   @property
   def counts(self) -> np.ndarray:
     """int64[N]; the texts of each record."""
     return np.diff(self.ends)
+
+  def slots(self, records: int, row_length: int) -> int:
+    """How many texts a row of `row_length` tokens and so many records may have."""
+    return min(records * self.most, row_length // self.shortest)
 
 
 class SequenceStore:
@@ -191,7 +197,8 @@ class SequenceStore:
       counts = pc.list_value_length(column).to_numpy()
       ends = np.append(0, np.cumsum(counts, dtype=np.int64))
       most = int(counts.max(initial=1))
-      self.texts = Texts(pc.list_flatten(column).to_numpy(), ends, most)
+      lengths = pc.list_flatten(column).to_numpy()
+      self.texts = Texts(lengths, ends, most, int(lengths.min()) if lengths.size else 1)
 
   def __reduce__(self):
     """A pickle holds file names, which a worker maps again, or a store in memory."""

@@ -94,8 +94,9 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
 
 def _contract(loader: PackedLoader) -> dict[str, tuple[str, tuple[int, ...]]]:
   """Type and shape of a row, for every field of a batch."""
-  texts = loader.store.texts
-  depth = loader.plan.packing_depth * (texts.most if texts else 1)
+  depth = loader.plan.packing_depth
+  if texts := loader.store.texts:
+    depth = texts.slots(depth, loader.plan.row_length)
   empty = _row(loader.store, loader.plan, np.full(depth, -1))
   fields = {name: (field.dtype.name, field.shape) for name, field in empty.items()}
   if loader.masking is not None:

@@ -109,8 +109,7 @@ def pack_rows(
       and last token of each answer, counted from the sequence's own start. If it
       `has_token_labels`, they are laid out like the tokens.
     sequence_ids: int64[B, M]; sequence numbers of each row from the left, then -1. If the
-      store has `texts`, these are records, and the batch has as many times M slots as a
-      record has texts at most.
+      store has `texts`, these are records, and the batch has `texts.slots(M, S)` slots.
     row_length: S, in tokens.
     spacing: `length_multiple` and `separator_tokens`, as in `lay_out`.
 
@@ -129,7 +128,7 @@ def pack_rows(
     counts = texts.lengths[np.repeat(texts.ends[records], of_record) + numbers]
     ids = np.repeat(records, of_record)
     in_row = np.bincount(np.nonzero(used)[0], of_record, len(used))
-    used = np.arange(used.shape[1] * texts.most) < in_row[:, None]
+    used = np.arange(texts.slots(used.shape[1], row_length)) < in_row[:, None]
     sequence_ids = np.full(used.shape, -1, np.int64)
     sequence_ids[used] = ids
   lengths = np.zeros(sequence_ids.shape, np.int64)

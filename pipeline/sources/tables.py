@@ -82,8 +82,12 @@ def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
   """By column, the names of its classes, from what Hugging Face's datasets write."""
   try:
     features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    kinds = {name: kind for name, kind in features.items() if isinstance(kind, dict)}
-    kinds = {name: kind.get("feature", kind) for name, kind in kinds.items()}  # of lists
+    # Of lists, the features are those of their items; older files write [FEATURE].
+    items = {
+      name: kind[0] if isinstance(kind, list) else kind.get("feature", kind)
+      for name, kind in features.items()
+    }
+    kinds = {name: kind for name, kind in items.items() if isinstance(kind, dict)}
   except (ValueError, LookupError, TypeError, AttributeError):
     return {}
   return {

@@ -122,6 +122,7 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
   """Sentences in CoNLL's columns: a word and its tag a line, a blank line after each.
 
   Tabs separate columns, or spaces if a line has no tab. Lines of -DOCSTART- are left out.
+  If the last column is read, all lines have the same number of columns.
 
   Args:
     lines: the lines of the file.
@@ -130,7 +131,8 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
       have their numbers, from 0.
 
   Raises:
-    InputError: a line lacks a column, a sentence is too long, or a column has no number.
+    InputError: a line lacks a column or has others than the first, a sentence is too long,
+      or a column has no number.
   """
   places = {field: _COLUMNS[field] for field in _COLUMNS if field in fields.names}
   for field in places:
@@ -142,10 +144,11 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
     places[field] = places[field] if column == field else int(column)
   least = max(len(places), *(place + 1 for place in places.values()))
   held: dict[str, list[str]] = {field: [] for field in places}
-  size = first = 0
+  size = first = width = 0
   for number, line in itertools.chain(lines, [(0, "")]):
     text = line.rstrip("\r\n")
     cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
+    cells = [cell.strip(" ") for cell in cells]
     if not text.strip():
       if size:
         yield Document(held, f"{name}, line {first}")
@@ -154,6 +157,12 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
       if len(cells) < least:
         raise InputError(
           f"{name}, line {number} is {short_repr(text)}; expected a word and its tag."
+        )
+      width = width or len(cells)
+      if len(cells) != width and min(places.values()) < 0:
+        raise InputError(
+          f"{name}, line {number} has {len(cells)} columns; expected {width}, as before. "
+          "Mend it, or name a column for tags by its number."
         )
       first = first if size else number
       for field, place in places.items():

@@ -182,7 +182,7 @@ def parse_label(
   if any(named):
     same = ", ".join(name for name, found in zip(labels, named, strict=True) if found)
     raise InputError(
-      f"{document.where}: label is {short_repr(value)}, which may be any of {same}."
+      f"{document.where}: {field} is {short_repr(value)}, which may be any of {same}."
     )
   # If class names are numbers, labels match by value, never by index. If they are true and
   # false, 1 would mean both.
@@ -193,7 +193,7 @@ def parse_label(
   hidden = " Test splits hide their labels; use another split." if number == -1 else ""
   indices = f"0 to {len(labels) - 1} or " if indexed else ""
   raise InputError(
-    f"{document.where}: label is {short_repr(value)}; expected {indices}one of "
+    f"{document.where}: {field} is {short_repr(value)}; expected {indices}one of "
     f"{', '.join(labels)}.{hidden}"
   )
 

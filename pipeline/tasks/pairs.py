@@ -18,7 +18,7 @@ from pipeline.tasks import glue, scores
 from pipeline.tasks.encoder import Encoder
 
 RANKED = "anchor", "positive"
-NEGATIVES = ("negative", *(f"negative_{number}" for number in range(2, 51)))
+NEGATIVES = ("negative", *(f"negative_{number}" for number in range(1, 51)))
 SCORED = "sentence1", "sentence2"
 _EXAMPLES = 64  # tokenised at a time
 _BLOCK = 1024  # anchors compared with all texts at a time

@@ -70,8 +70,8 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Tagge
       )
     for tag in tags:
       if repr(tag) not in numbers:
-        one = Document({"label": tag}, document.where)
-        numbers[repr(tag)] = int(glue.parse_label(one, names))
+        one = Document({"tag": tag}, document.where)
+        numbers[repr(tag)] = int(glue.parse_label(one, names, field="tag"))
     yield from _windows(document, words, [numbers[repr(tag)] for tag in tags], encoder)
 
 

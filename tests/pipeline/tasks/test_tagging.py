@@ -86,22 +86,25 @@ def test_windows_lose_no_word_and_score_each_once_where_it_has_most_context(make
         )
 
 
-def with_class_names(table):
+def with_class_names(table, *, old=False):
   numbers = [[NAMES.index(tag) for tag in tags] for _, tags in SENTENCES]
   table = table.set_column(1, "tags", pa.array(numbers))
-  kind = {"feature": {"names": NAMES, "_type": "ClassLabel"}, "_type": "List"}
+  item = {"names": NAMES, "_type": "ClassLabel"}
+  kind = [item] if old else {"feature": item, "_type": "List"}
   features = json.dumps({"info": {"features": {"tags": kind}}})
   return table.replace_schema_metadata({"huggingface": features})
 
 
 def test_every_source_gives_the_same_records(tmp_path, vocab_file):
-  table = with_class_names(pa.Table.from_pylist(ROWS))
-  pa.parquet.write_table(table, tmp_path / "a.parquet")
+  for name, old in (("a.parquet", False), ("old.parquet", True)):
+    table = with_class_names(pa.Table.from_pylist(ROWS), old=old)
+    pa.parquet.write_table(table, tmp_path / name)
   for name, text in {
     "a.jsonl": "\n".join(map(json.dumps, ROWS)),
     "a.conll": f"-DOCSTART- X O\n\n{COLUMNS}",
     "crlf.conll": COLUMNS.replace("\n", "\r\n").rstrip(),
     "a.txt": COLUMNS.replace(" ", "\t").replace("\n\n", "\n\n\n"),
+    "spaces.conll": COLUMNS.replace(" ", " \t").replace("\n", " \n"),
   }.items():
     (tmp_path / name).write_text(text, newline="")
   columns = {"moved.conll": "tokens=1,tags=0"}
@@ -120,7 +123,7 @@ def test_every_source_gives_the_same_records(tmp_path, vocab_file):
     )
     dataset = prepare(tmp_path / f"out-{path.name}", chosen)
     found[path.name] = records(dataset), dataset.labels
-  assert len(found) == 6
+  assert len(found) == 8
   for name, one in found.items():
     assert one == found["a.jsonl"], name
 
@@ -185,7 +188,7 @@ def test_classes_of_sentences_are_found_too(make):
     ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected a list of words"),
     ({"tokens": ["a", "\u200b"]}, {}, r"line 2: the tokenizer keeps nothing of .*200b"),
     ({"tags": ["O", None]}, {}, r"line 2: tags is .* expected names of classes"),
-    ({"tags": ["O", "Z"]}, {"labels": "O,B-LOC,B-PER,I-PER"}, r"line 2: label is 'Z'"),
+    ({"tags": ["O", "Z"]}, {"labels": "O,B-LOC,B-PER,I-PER"}, r"line 2: tag is 'Z'"),
     ({}, {"too_long": "error", "max_sequence_length": 5}, r"The sentence has 6 tokens"),
     ({}, {"too_long": "truncate"}, r"too_long is 'truncate'; tagging takes split or error"),
   ],
@@ -200,7 +203,7 @@ def test_bad_input_is_refused_in_a_line(make, row, fields, message):
 def test_a_tag_that_only_held_out_data_has_is_refused(make, tmp_path):
   held_out = tmp_path / "held_out.jsonl"
   held_out.write_text(json.dumps({"tokens": ["a"], "tags": ["B-ORG"]}))
-  with pytest.raises(InputError, match=r"held_out.jsonl, line 1: label is 'B-ORG'"):
+  with pytest.raises(InputError, match=r"held_out.jsonl, line 1: tag is 'B-ORG'"):
     make("tagging", ROWS, held_out_source=str(held_out))
 
 
@@ -209,6 +212,8 @@ def test_a_tag_that_only_held_out_data_has_is_refused(make, tmp_path):
   [
     ("a O\nb\n", "", r"a.conll, line 2 is 'b'; expected a word and its tag"),
     ("a X O\nb O\n", "tags=2", r"line 2 is 'b O'; expected"),
+    ("a X O\n\nb O\n", "", r"a.conll, line 3 has 2 columns; expected 3"),
+    ("# text = a\na O\n", "", r"a.conll, line 2 has 2 columns; expected 4"),
     ("a O\n", "tags=ner", r"columns names 'ner'; expected the number of a column"),
   ],
 )
