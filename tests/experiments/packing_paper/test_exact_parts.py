@@ -1,5 +1,7 @@
 """The parts of the reproduction that need no training."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -57,7 +59,8 @@ def test_table_7_agrees_to_the_digit(part):
 
 
 def test_positions_mask_and_betas(part):
-  section_32, theorem_d = model_changes.exhibits(part)
+  section_32, listing_5, theorem_d = model_changes.exhibits(part)
+  assert agreements(listing_5) == [True] * 3
   assert agreements(section_32).count(False) == 1  # a slip of the figure
   assert len(agreements(theorem_d)) == 9
   assert all(agreements(theorem_d))
@@ -75,13 +78,28 @@ def test_depth_and_overhead_are_judged_by_their_bounds():
   curve = {1: 1.0, 2: 1.97, 3: 1.98, 29: 2.0}
   needed = [longer_rows.depth_needed(curve, limit) for limit in (2.0, 2.02, 2.1)]
   assert needed == ["3", "without a limit", "never"]
-  for low, high, outcome in (
-    (0.96, 1.0, "holds"),  # the bound is 1 / 1.05 = 0.952
-    (0.95, 1.0, "no power"),
-    (0.90, 0.95, "fails"),
+  for low, high, bias, outcome in (
+    (0.96, 1.0, 0, "holds"),  # the bound is 1 / 1.05 = 0.952
+    (0.96, 1.0, 0.01, "no power"),
+    (0.95, 1.0, 0, "no power"),
+    (0.90, 0.95, 0, "fails"),
+    (0.90, 0.95, 0.01, "no power"),
   ):
     ratios = np.linspace(low, high, 6)  # all of six are the interval of their median
-    assert speedups.enough("x", {"ratios": ratios}).outcome == outcome
+    assert speedups.enough("x", {"ratios": ratios}, bias=bias).outcome == outcome
+
+
+def test_the_bias_is_what_operations_do_not_allow(tmp_path):
+  part = Part(tmp_path, "the command")
+  assert speedups.bias(part) == 0
+  here = speedups.machine_and_device()
+  (tmp_path / "measured").mkdir()
+  for name, machine, median in (("a", here, 0.93), ("b", here, 0.91), ("c", "else", 2)):
+    flops = {"packed": {"model": 10}, "unpacked": {"model": 9}}
+    record = {"flops": flops, "over_factor": {"median": median}}
+    text = json.dumps({"machine": machine, "record": record})
+    (tmp_path / "measured" / f"{name}.json").write_text(text)
+  assert speedups.bias(part) == pytest.approx(0.03)
 
 
 def test_padding_of_two_phases_and_truncation(part):
