@@ -85,9 +85,9 @@ def _by_chance(exhibits: Sequence[Exhibit]) -> str:
     return ""
   return (
     f"- Of {len(claims)} claims, {len(tested)} are tested over seeds, each at the "
-    f"{100 * LEVEL:g} % level, without a\n  correction for their number. So if chance alone were "
-    f"at work, about {LEVEL * len(tested):.0f} would still be decided.\n  Borderline, with "
-    f"p from {NEAR:g} to {LEVEL:g}: {'; '.join(near) or 'none'}."
+    f"{100 * LEVEL:g} % level, without a\n  correction for their number. If chance alone "
+    f"were at work, about {LEVEL * len(tested):.0f} would still be decided.\n  Borderline, "
+    f"with p from {NEAR:g} to {LEVEL:g}: {'; '.join(near) or 'none'}."
   )
 
 
