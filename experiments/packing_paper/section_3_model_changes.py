@@ -60,7 +60,7 @@ def listing_5(part: Part) -> Exhibit:
     loss = rng.exponential(size=(8, 76)).astype(np.float32)  # [B, P], of each masked token
     owners = np.sort(rng.integers(0, depth + 1, loss.shape))  # 0: an empty slot
     means, present = mean_per_sequence(jnp.asarray(loss), jnp.asarray(owners), depth)
-    parallel = float(means.sum() / present.sum())
+    parallel = float(means.sum()) / int(present.sum())
     alone = [
       np.mean(row[of == k], dtype=float)
       for row, of in zip(loss, owners, strict=True)
