@@ -8,7 +8,7 @@ MARK ?= not slow
 # Which extras of pyproject.toml make reference installs.
 EXTRAS ?= reference
 
-.PHONY: help train test test-all soak lint bench reproduce reference docs dist format clean
+.PHONY: help train test test-all soak lint bench reproduce balance ablations reference docs dist format clean
 
 help:
 	@echo "make train   train a small packed BERT (a few minutes) into $(WORKDIR)"
@@ -17,6 +17,8 @@ help:
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
 	@echo "make lint    check style and types"
 	@echo "make bench   time packer, loader, inference and training, beside peers that are installed"
+	@echo "make balance  how long devices wait, packed and un-padded (5 minutes), into results/balance"
+	@echo "make ablations  train without the mask, the position reset, both (14 minutes)"
 	@echo "make reproduce  every table and figure of the packing paper, into results/REPORT.md"
 	@echo "make reference  install PyTorch and transformers, which more tests compare with"
 	@echo "make docs    build the site of docs/ into build/site"
@@ -45,6 +47,12 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.training --json results/training.json
 	@$(BIN)/python -m benchmarks.speedup --json results/speedup.json
 	@$(BIN)/python -m benchmarks.growth --picture results/growth.png --json results/growth.json
+
+balance: .venv/installed
+	@$(BIN)/python -m experiments.load_balance --quick --workdir=results/balance
+
+ablations: .venv/installed
+	@$(BIN)/python -m launch.sweep configs/sweeps/ablations.py --jobs=2
 
 # With QUICK=--quick less of all; with DATA=FOLDER on the real data there, too.
 reproduce: .venv/installed

@@ -31,6 +31,7 @@ PARTS = {
   "padding": "packs.section_c_padding",
   "strategies": "table_4_strategies",
   "residuals": "packs.section_f_residuals",
+  "rounding": "packs.section_r_rounding",
   "longer_rows": "figure_10_longer_rows",
   "model_changes": "section_3_model_changes",
   "unpadding_estimate": "figures_5_6_unpadding",

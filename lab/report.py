@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 from lab.exhibits import Exhibit, Outcome, Value
+from lab.statistics import LEVEL, decide
 from lab.table import table
 
 QUICK = "Made with `--quick`: runs are short, and their results prove nothing."
@@ -31,6 +32,7 @@ _TERMS = """\
 - *Nats* are the unit of the masked-token loss (natural logarithm). *Alone* is the loss on
   held-out sequences, one per row. *Times unigram* is the accuracy divided by that of always
   predicting the commonest token."""
+NEAR = 0.02  # a p from here to `LEVEL` is borderline
 _AGREES = {True: "yes", False: "**no**", None: ""}
 _OUTCOMES = {outcome: outcome for outcome in get_args(Outcome)} | {"fails": "**fails**"}
 
@@ -58,7 +60,7 @@ def document(
       text.append(
         f"**{name} was not made**: `python -m experiments.reproduce --only {name}`"
       )
-  text += [_TERMS, index(exhibits)]
+  text += [f"{_TERMS}\n{_by_chance(exhibits)}".strip(), index(exhibits)]
   text += [section(x, folder=name) for name, part in parts.items() for x in part]
   return "\n\n".join(filter(None, text)) + "\n"
 
@@ -68,6 +70,25 @@ def part(name: str, exhibits: Sequence[Exhibit], *, quick: bool = False) -> str:
   text = [f"# {name}", _machines(exhibits), QUICK if quick else "", index(exhibits)]
   text += [section(exhibit, folder=".") for exhibit in exhibits]
   return "\n\n".join(filter(None, text)) + "\n"
+
+
+def _by_chance(exhibits: Sequence[Exhibit]) -> str:
+  """How many claims chance would decide, and those near the level; "" without claims."""
+  claims = [(x, exhibit.name) for exhibit in exhibits for x in exhibit.statements]
+  tested = [(x, name, *decide(x.test)) for x, name in claims if x.test]
+  near = [
+    f'"{x.claim}" ({name}: {outcome}, p = {p:.3f})'
+    for x, name, outcome, p in tested
+    if NEAR <= p < LEVEL
+  ]
+  if not tested:
+    return ""
+  return (
+    f"- Of {len(claims)} claims, {len(tested)} are tested over seeds, each at the "
+    f"{100 * LEVEL:g} % level, without a\n  correction for their number. If chance alone "
+    f"were at work, about {LEVEL * len(tested):.0f} would still be decided.\n  Borderline, "
+    f"with p from {NEAR:g} to {LEVEL:g}: {'; '.join(near) or 'none'}."
+  )
 
 
 def _machines(exhibits: Iterable[Exhibit]) -> str:

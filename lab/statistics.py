@@ -95,7 +95,16 @@ def judge(claim: str, test: Mapping[str, Any]) -> Statement:
 
 
 def outcome(test: Mapping[str, Any]) -> Outcome:
-  """The rule of all outcomes, for a test of `judge`.
+  """The first result of `decide`."""
+  return decide(test)[0]
+
+
+def decide(test: Mapping[str, Any]) -> tuple[Outcome, float]:
+  """The rule of all outcomes, for a test of `judge`, and the p that decides.
+
+  Returns:
+    The outcome; and the p of the test that decided it, at most `LEVEL`, or 1 if there is no
+    power. That of "all" is the largest of its claims with the same outcome.
 
   | kind: the claim | equivalent | holds | fails |
   |---|---|---|---|
@@ -119,23 +128,21 @@ def outcome(test: Mapping[str, Any]) -> Outcome:
   kind = test["kind"]
   if kind == "all":
     order: Sequence[Outcome] = ("fails", "equivalent", "no power", "holds")
-    return min((outcome(one) for _, one in test["of"]), key=order.index)
+    decisions = [decide(one) for _, one in test["of"]]
+    return min(decisions, key=lambda x: (order.index(x[0]), -x[1]))
   difference, margin = Difference(*test["difference"]), test["margin"]
   if difference.pairs < 2 or not _has_power(test):
-    return "no power"
-  above_0 = difference.p_above(0) < LEVEL
-  below_margin = difference.p_below(margin) < LEVEL
-  within_margin = difference.p_equivalent(margin) < LEVEL
-  if kind == "larger" and within_margin:
-    return "equivalent"
-  differs = min(difference.p_above(0), difference.p_below(0)) < LEVEL / 2
-  holds, fails = {
-    "larger": (above_0, below_margin),
-    "reaches": (above_0, difference.p_below(0) < LEVEL),
-    "equal": (within_margin, differs),
-    "not more": (below_margin, difference.p_above(margin) < LEVEL),
-  }[kind]
-  return "holds" if holds else "fails" if fails else "no power"
+    return "no power", 1.0
+  above_0, below_0 = difference.p_above(0), difference.p_below(0)
+  below_margin, within_margin = difference.p_below(margin), difference.p_equivalent(margin)
+  cells: Mapping[str, Mapping[Outcome, float]] = {
+    "larger": {"equivalent": within_margin, "holds": above_0, "fails": below_margin},
+    "reaches": {"holds": above_0, "fails": below_0},
+    "equal": {"holds": within_margin, "fails": 2 * min(above_0, below_0)},
+    "not more": {"holds": below_margin, "fails": difference.p_above(margin)},
+  }
+  decided = ((result, p) for result, p in cells[kind].items() if p < LEVEL)
+  return next(decided, ("no power", 1.0))
 
 
 def _has_power(test: Mapping[str, Any]) -> bool:

@@ -133,6 +133,26 @@ def test_the_table_of_the_readme_is_on_the_pages_that_it_names():
       assert as_number(told) in on_page, f"{told} is not in {page}"
 
 
+@pytest.mark.parametrize(
+  "tried",
+  ["glue, qm9, squad", pytest.param("wikipedia", marks=pytest.mark.slow)],
+)
+def test_packs_of_the_built_in_histograms_are_those_of_the_optimum(tried):
+  page = (ROOT / "docs" / "packing.md").read_text()
+  header = "| histogram | depth 2 | 3 | 4 | 8 | max |"
+  rows = markdown.table(page, header)
+  assert [row[0] for row in rows] == packing.histogram_names()
+  for name, *cells in rows:
+    if not name.startswith(tuple(tried.split(", "))):
+      continue
+    for depth, told in zip((2, 3, 4, 8, None), cells, strict=True):
+      if name in ("wikipedia_1024", "wikipedia_2048") and depth in (4, 8):
+        continue  # these take up to minutes
+      histogram = packing.load_histogram(name)
+      plan = packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=depth)
+      assert f"{plan.num_packs}{' +1' * plan.gap}" == told, (name, depth)
+
+
 FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 

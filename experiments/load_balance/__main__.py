@@ -1,6 +1,7 @@
 """Load balance: un-padding, sorting, bucketing and packing on 1 to 16,384 devices.
 
-  python -m experiments.load_balance
+  python -m experiments.load_balance            # a quarter of an hour
+  python -m experiments.load_balance --quick    # or: make balance
   python -m experiments.load_balance --workdir results/simulated \\
       --coefficients results/load_balance/coefficients.json
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tqdm
 
@@ -36,19 +37,29 @@ DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tab
 BATCH = 32  # sequences of a device, section E; the batch of most tables
 
 
+class Scale(NamedTuple):
+  """How much is simulated and measured."""
+
+  devices: tuple[int, ...]
+  batches: tuple[int, ...]  # sequences of a device
+  sequences: int  # drawn for each number of devices and batch, about
+  rounds: int  # of the steps to which the cost is fitted
+  steps: int  # of each way, on the cores of this machine
+
+
 DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-BATCHES = (1, 4, 16, BATCH, 64, 256)  # sequences of a device
-SEQUENCES = 2**22  # drawn for each number of devices and batch, about
+FULL = Scale(DEVICES, (1, 4, 16, BATCH, 64, 256), 2**22, 9, 24)
+QUICK = Scale(DEVICES[:6], (4, BATCH), 2**18, 3, 8)
 
 
 def simulate_grid(
-  ways: Mapping[str, Way], lengths: Lengths, network: Network
+  ways: Mapping[str, Way], lengths: Lengths, network: Network, scale: Scale
 ) -> list[dict[str, Any]]:
   """A row for each way, number of devices and batch; speed-ups are over the first way."""
   rows = []
-  cells = [(n, b) for b in BATCHES for n in DEVICES]
+  cells = [(n, b) for b in scale.batches for n in scale.devices]
   for n, b in tqdm.tqdm(cells, desc="simulating", disable=None):
-    steps = simulate(ways, lengths, devices=n, batch=b, sequences=SEQUENCES)
+    steps = simulate(ways, lengths, devices=n, batch=b, sequences=scale.sequences)
     summaries = {way: summarise(x, network) for way, x in steps.items()}
     base = next(iter(summaries.values())).sequences_per_second
     for way, summary in summaries.items():
@@ -57,7 +68,9 @@ def simulate_grid(
   return rows
 
 
-def check_paper_method(ways: Mapping[str, Way], lengths: Lengths) -> dict[str, Any]:
+def check_paper_method(
+  ways: Mapping[str, Way], lengths: Lengths, sequences: int
+) -> dict[str, Any]:
   """Applies section E to the simulated speed-ups of 8 devices, and simulates the others.
 
   Returns the distributions, and a row for each number of devices.
@@ -65,7 +78,7 @@ def check_paper_method(ways: Mapping[str, Way], lengths: Lengths) -> dict[str, A
   both = {name: ways[name] for name in (PADDING, UNPADDING)}
   speedups = {}
   for n in (2**k for k in range(gumbel.MOST.bit_length())):
-    steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=SEQUENCES)
+    steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=sequences)
     slowest = {name: x.seconds.max(1) for name, x in steps.items()}
     speedups[n] = slowest[PADDING] / slowest[UNPADDING]
   several = gumbel.fit(speedups[gumbel.DEVICES])
@@ -81,7 +94,9 @@ def check_paper_method(ways: Mapping[str, Way], lengths: Lengths) -> dict[str, A
   return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
 
 
-def run(workdir: pathlib.Path, coefficients: str | None) -> Iterator[dict[str, Any]]:
+def run(
+  workdir: pathlib.Path, coefficients: str | None, scale: Scale
+) -> Iterator[dict[str, Any]]:
   """Yields the result of the simulation, then the same with measured steps.
 
   With a file of coefficients, nothing is measured.
@@ -100,7 +115,7 @@ def run(workdir: pathlib.Path, coefficients: str | None) -> Iterator[dict[str, A
     for depth in DEPTHS
   }
   use_cpu()  # as the processes that measure steps
-  device = given or measured.measure_device()
+  device = given or measured.measure_device(rounds=scale.rounds)
   if given is None:
     write_json(workdir / "coefficients.json", device)
   costs = Coefficients(**device["coefficients"])
@@ -110,17 +125,17 @@ def run(workdir: pathlib.Path, coefficients: str | None) -> Iterator[dict[str, A
     "device": device,
     "histogram": HISTOGRAM,
     "network": network._asdict(),
-    "exchange_seconds": {n: network.seconds(n) for n in DEVICES},
+    "exchange_seconds": {n: network.seconds(n) for n in scale.devices},
     "packing": f"packing, depth {DEPTHS[-1]}",
     "packing_factors": {depth: plan.packing_factor for depth, plan in plans.items()},
     "batch": BATCH,
-    "paper_method": check_paper_method(ways, lengths),
-    "rows": simulate_grid(ways, lengths, network),
+    "paper_method": check_paper_method(ways, lengths, scale.sequences),
+    "rows": simulate_grid(ways, lengths, network, scale),
   }
   yield result
   if given is None:
     plan = plans[str(DEPTHS[-1])]
-    yield result | {"measured": measured.run(lengths, plan, costs)}
+    yield result | {"measured": measured.run(lengths, plan, costs, steps=scale.steps)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -131,9 +146,12 @@ def main(arguments: list[str] | None = None) -> int:
     metavar="FILE",
     help="simulate a device with the coefficients in this file, and measure nothing",
   )
+  parser.add_argument(
+    "--quick", action="store_true", help="fewer devices, batches and steps: a few minutes"
+  )
   options = parser.parse_args(arguments)
   return command.run_study(
-    run(options.workdir, options.coefficients),
+    run(options.workdir, options.coefficients, QUICK if options.quick else FULL),
     options.workdir / "load_balance",
     tables=tables,
     draw=draw,

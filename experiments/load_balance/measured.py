@@ -36,8 +36,7 @@ from training.mesh import put_batch
 from training.step import TrainingProgram
 
 SIZE = "mini"  # of the BERT
-ROW_LENGTHS, ROWS, ROUNDS = (64, 128, 256, 384, 512), (1, 4), 9  # of fitted steps
-STEPS = 24  # of each way
+ROW_LENGTHS, ROWS = (64, 128, 256, 384, 512), (1, 4)  # of fitted steps
 PACKING = "packing"
 BATCH, MULTIPLE, MOST_DEVICES = 8, 128, 8
 
@@ -60,17 +59,17 @@ def measure(
   ]
 
 
-def measure_device() -> dict[str, Any]:
+def measure_device(*, rounds: int) -> dict[str, Any]:
   """Steps of this machine, and the coefficients fitted to them."""
   program = make_program(SIZE, longest=max(ROW_LENGTHS))
-  measurements = measure(program, ROW_LENGTHS, ROWS, rounds=ROUNDS)
+  measurements = measure(program, ROW_LENGTHS, ROWS, rounds=rounds)
   fitted, errors = cost.fit(measurements)
   return {
     "machine": machine_and_device(),
     "model": f"BERT-{SIZE}",
     "parameters": count_parameters(program.abstract_state()["params"]),
     "coefficients": dataclasses.asdict(fitted),
-    "rounds": ROUNDS,
+    "rounds": rounds,
     "measurements": [
       x._asdict() | {"relative_error": error}
       for x, error in zip(measurements, errors, strict=True)
@@ -78,8 +77,10 @@ def measure_device() -> dict[str, Any]:
   }
 
 
-def run(lengths: Lengths, plan: packing.Plan, costs: Coefficients) -> dict[str, Any] | None:
-  """How long devices wait for the slowest; None on a machine with one core.
+def run(
+  lengths: Lengths, plan: packing.Plan, costs: Coefficients, *, steps: int
+) -> dict[str, Any] | None:
+  """How long devices wait for the slowest, in steps of each way; None with one core.
 
   Returns:
     `ways`, for each way the result of `compare`; and what was measured.
@@ -87,7 +88,7 @@ def run(lengths: Lengths, plan: packing.Plan, costs: Coefficients) -> dict[str, 
   Raises:
     Stopped: a process failed.
   """
-  devices, steps = min(len(cores()), MOST_DEVICES), STEPS
+  devices = min(len(cores()), MOST_DEVICES)
   if not hasattr(os, "sched_setaffinity") or devices < 2:
     return None
   rng = np.random.default_rng(0)

@@ -8,12 +8,14 @@ small: compare ratios, not seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 import packing
-from lab.exhibits import Exhibit, Part, Statement, judged
+from lab import records
+from lab.exhibits import Exhibit, Part, Statement, Value, judged, to_the_digit
 from lab.machine import machine_and_device
 from lab.plans import cached_plan, measured_once
 from lab.statistics import median_interval, spread
@@ -73,15 +75,41 @@ def measure(part: Part, plan: packing.Plan, size: str) -> dict[str, Any]:
   return measured_once(part, name, measured, make)["record"]
 
 
-def enough(what: str, record: dict[str, Any]) -> Statement:
+def bias(part: Part) -> float:
+  """By how much the medians of this machine exceed what operations allow, at most.
+
+  Packed steps save no operations, so the excess is the machine's. In another measurement it
+  may have the other sign.
+
+  Args:
+    part: "speedups", whose records of `measure` are read.
+
+  Returns:
+    The largest difference of speed-up / packing factor and operations of an unpacked step /
+    those of a packed one; at least 0.
+  """
+  excess = [0.0]
+  for name, made in records.read_all(part.folder).items():
+    if not name.startswith("measured/") or made["machine"] != machine_and_device():
+      continue
+    record = made["record"]
+    if "flops" in record:  # not that of sorted batches
+      packed, unpacked = (record["flops"][kind]["model"] for kind in speedup.KINDS)
+      excess.append(record["over_factor"]["median"] - unpacked / packed)
+  return max(excess)
+
+
+def enough(what: str, record: Mapping[str, Any], *, bias: float) -> Statement:
   """Whether the overhead in a record of `measure` stays below the paper's bound."""
   ratio, least = median_interval(record["ratios"]), 1 / (1 + MOST_OVERHEAD)
+  low, high = ratio["low"] - bias, ratio["high"] + bias
   return judged(
     f"{what}: the overhead is below {MOST_OVERHEAD:.0%}",
-    ratio["low"] >= least,
+    low >= least,
     f"speed-up over packing factor {spread(ratio, 3)}, median and its 95 % interval, "
-    f"{len(record['ratios'])} rounds; expected at least {least:.3f}",
-    fails=ratio["high"] < least,
+    f"{len(record['ratios'])} rounds; with the machine's bias {low:.3f} to {high:.3f}; "
+    f"expected at least {least:.3f}",
+    fails=high < least,
   )
 
 
@@ -91,14 +119,32 @@ def speedup_of_plan(record: dict[str, Any]) -> str:
   return spread(median_interval(np.multiply(record["ratios"], factor)), 3)
 
 
+def of_phases(part: Part) -> dict[tuple[str, int], dict[str, Any]]:
+  """The records of Table 2, by the paper's model and the row length."""
+  return {
+    (model, length): measure(
+      part, cached_plan(part, f"wikipedia_{length}", "optimal", 3), STAND_INS[model]
+    )
+    for model, length in list(TABLE_2)[: 2 if part.quick else None]
+  }
+
+
+def of_plans(part: Part) -> dict[tuple[str, int | None], dict[str, Any]]:
+  """The records of Table 1, by algorithm and depth."""
+  return {
+    (algorithm, depth): measure(
+      part, cached_plan(part, "wikipedia_512", algorithm, depth), "mini"
+    )
+    for algorithm, depth in list(TABLE_1)[slice(1, 2) if part.quick else slice(None)]
+  }
+
+
 def table_2(part: Part) -> Exhibit:
   """The exhibit of two sizes, at the row lengths of the two phases."""
   rows, statements, ratios = [], [], []
-  wanted = list(TABLE_2.items())[: 2 if part.quick else None]
-  for (model, length), (factor, realised) in wanted:
-    plan = cached_plan(part, f"wikipedia_{length}", "optimal", 3)
+  for (model, length), record in of_phases(part).items():
+    factor, realised = TABLE_2[model, length]
     size = STAND_INS[model]
-    record = measure(part, plan, size)
     ratios.append(record["over_factor"]["median"])
     row = [
       f"{size} for {model}, {length}",
@@ -107,7 +153,8 @@ def table_2(part: Part) -> Exhibit:
       spread(median_interval(record["ratios"]), 3),
     ]
     rows.append(row)
-    statements.append(enough(f"BERT-{size}, {length} tokens", record))
+    what = f"BERT-{size}, {length} tokens"
+    statements.append(enough(what, record, bias=bias(part)))
   header = ["model, tokens", "paper: p, speed-up, ratio", "here: p, speed-up", "ratio"]
   return part.exhibit(
     "Table 2",
@@ -116,23 +163,24 @@ def table_2(part: Part) -> Exhibit:
     "paper 0.983 to 0.994.",
     claim="Nearly all of the packing factor becomes speed, in both phases.",
     statements=statements,
-    text=f"{table(header, rows)}\n\n{TIMED}",
+    text=f"{table(header, rows)}\n\nThe paper's factors are not those of the lengths that "
+    "it publishes. With these, all algorithms here have 1.19 or 1.20 in rows of 128 tokens "
+    "from depth 2 on; and in rows of 384 the optimum at depth 3 has 1.742, SPFHP 1.635. "
+    f"{TIMED}",
   )
 
 
 def table_1(part: Part) -> Exhibit:
   """The exhibit of overhead and realised speed-up by algorithm and depth, at 512 tokens."""
-  rows, statements, overheads = [], [], []
-  wanted = list(TABLE_1)[1:2] if part.quick else list(TABLE_1)
-  for algorithm, depth in wanted:
-    plan = cached_plan(part, "wikipedia_512", algorithm, depth)
-    record = measure(part, plan, "mini")
+  rows, values, statements, overheads = [], [], [], []
+  for (algorithm, depth), record in of_plans(part).items():
     name = f"{algorithm}, depth {depth or 'max'}"
     overhead, realised = TABLE_1[algorithm, depth]
     overheads.append(100 / record["over_factor"]["median"] - 100)
+    values.append(own_arithmetic(name, record["plan_factor"], overhead, realised))
     row = [name, f"{overhead:.3f}", f"{overheads[-1]:.1f}", f"{realised:.3f}"]
     rows.append([*row, speedup_of_plan(record)])
-    statements.append(enough(name, record))
+    statements.append(enough(name, record, bias=bias(part)))
   header = ["", "paper: overhead (%)", "here", "paper: realised speed-up", "here"]
   return part.exhibit(
     "Table 1, overhead and realised speed-up",
@@ -140,16 +188,32 @@ def table_1(part: Part) -> Exhibit:
     f"Packed steps take between {min(overheads):+.1f} and {max(overheads):+.1f} % more "
     "time than steps with one sequence in each row; on the paper's IPU 4.3 to 4.5 %.",
     claim="The overhead of packing is below 5 %.",
+    values=values,
     statements=statements,
     text=f"{table(header, rows)}\n\nBERT-mini. Ratios are medians with their 95 % "
     "intervals, over as many rounds as make the interval narrower than "
     f"{WIDTH:g}, at most {ROUNDS[part.quick]}; {steadiest_clock()} time; "
     f"{machine_and_device()}. Speed-ups are the ratio of step times in each round, times "
-    "the plan's packing factor. A claim holds if the lower end of the interval is high "
-    "enough, and fails if not even the upper end is.",
+    "the plan's packing factor. Medians exceed what operations allow by up to "
+    f"{bias(part):.3f}, which is the machine's bias: intervals are widened by it on both "
+    "sides. Then a claim holds if the lower end is high enough, and fails if not even the "
+    "upper end is.",
+  )
+
+
+def own_arithmetic(name: str, factor: float, overhead: float, realised: float) -> Value:
+  """The realised speed-up that follows from the paper's overhead, in percent."""
+  rounded = round(factor, 2) / (1 + overhead / 100)
+  from_rounded = f"its factor, rounded to {factor:.2f}, gives {rounded:.3f}"
+  return to_the_digit(
+    f"{name}: packing factor / (1 + the paper's overhead)",
+    f"{realised:.3f}",
+    factor / (1 + overhead / 100),
+    note=from_rounded,
   )
 
 
 def exhibits(part: Part) -> list[Exhibit]:
   """Both exhibits; quick ones have fewer rounds, one row of Table 1, a size of Table 2."""
+  of_plans(part), of_phases(part)  # measures all, before any is judged by the `bias` of all
   return [table_1(part), table_2(part)]

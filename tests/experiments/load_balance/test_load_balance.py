@@ -217,9 +217,9 @@ class TestCommand:
 
   @pytest.fixture
   def small(self, monkeypatch):
-    small = {"DEVICES": (1, 4), "BATCHES": (2, 32), "SEQUENCES": 100, "DEPTHS": (2,)}
-    for name, value in small.items():
-      monkeypatch.setattr(load_balance, name, value)
+    small = load_balance.FULL._replace(devices=(1, 4), batches=(2, 32), sequences=100)
+    monkeypatch.setattr(load_balance, "FULL", small)
+    monkeypatch.setattr(load_balance, "DEPTHS", (2,))
 
   def run(self, workdir, coefficients):
     return load_balance.main([f"--workdir={workdir}", f"--coefficients={coefficients}"])

@@ -27,7 +27,6 @@ def small(monkeypatch):
   monkeypatch.setattr(measured, "cores", lambda: [0, 1, 2])
   monkeypatch.setattr(measured, "BATCH", 5)
   monkeypatch.setattr(measured, "MULTIPLE", 7)
-  monkeypatch.setattr(measured, "STEPS", 2)
   plan = packing.pack(HISTOGRAM, max_sequences_per_pack=3)
   return Lengths(HISTOGRAM), plan, COSTS
 
@@ -58,7 +57,7 @@ def test_devices_take_as_long_as_predicted(small, monkeypatch):
     ]
 
   monkeypatch.setattr(measured, "run_together", run_together)
-  result = measured.run(*small)
+  result = measured.run(*small, steps=2)
   assert result is not None
   own, packs = result["ways"].values()
   assert own["measured"] == pytest.approx(own["predicted"])
@@ -69,7 +68,7 @@ def test_devices_take_as_long_as_predicted(small, monkeypatch):
 
 def test_one_core_measures_nothing(small, monkeypatch):
   monkeypatch.setattr(measured, "cores", lambda: [0])
-  assert measured.run(*small) is None
+  assert measured.run(*small, steps=2) is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The parts of the reproduction that need no training."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper import table_4_strategies as strategies
 from experiments.packing_paper.packs import section_c_padding as padding
+from experiments.packing_paper.packs import section_r_rounding as rounding
 from experiments.packing_paper.packs import table_1_solution_times as solution_times
 from experiments.packing_paper.packs import tables_1_5_6_7_packing as tables
 from lab.exhibits import Exhibit, Part
@@ -57,7 +60,8 @@ def test_table_7_agrees_to_the_digit(part):
 
 
 def test_positions_mask_and_betas(part):
-  section_32, theorem_d = model_changes.exhibits(part)
+  section_32, listing_5, theorem_d = model_changes.exhibits(part)
+  assert agreements(listing_5) == [True] * 3
   assert agreements(section_32).count(False) == 1  # a slip of the figure
   assert len(agreements(theorem_d)) == 9
   assert all(agreements(theorem_d))
@@ -75,13 +79,28 @@ def test_depth_and_overhead_are_judged_by_their_bounds():
   curve = {1: 1.0, 2: 1.97, 3: 1.98, 29: 2.0}
   needed = [longer_rows.depth_needed(curve, limit) for limit in (2.0, 2.02, 2.1)]
   assert needed == ["3", "without a limit", "never"]
-  for low, high, outcome in (
-    (0.96, 1.0, "holds"),  # the bound is 1 / 1.05 = 0.952
-    (0.95, 1.0, "no power"),
-    (0.90, 0.95, "fails"),
+  for low, high, bias, outcome in (
+    (0.96, 1.0, 0, "holds"),  # the bound is 1 / 1.05 = 0.952
+    (0.96, 1.0, 0.01, "no power"),
+    (0.95, 1.0, 0, "no power"),
+    (0.90, 0.95, 0, "fails"),
+    (0.90, 0.95, 0.01, "no power"),
   ):
     ratios = np.linspace(low, high, 6)  # all of six are the interval of their median
-    assert speedups.enough("x", {"ratios": ratios}).outcome == outcome
+    assert speedups.enough("x", {"ratios": ratios}, bias=bias).outcome == outcome
+
+
+def test_the_bias_is_what_operations_do_not_allow(tmp_path):
+  part = Part(tmp_path, "the command")
+  assert speedups.bias(part) == 0
+  here = speedups.machine_and_device()
+  (tmp_path / "measured").mkdir()
+  for name, machine, median in (("a", here, 0.93), ("b", here, 0.91), ("c", "else", 2)):
+    flops = {"packed": {"model": 10}, "unpacked": {"model": 9}}
+    record = {"flops": flops, "over_factor": {"median": median}}
+    text = json.dumps({"machine": machine, "record": record})
+    (tmp_path / "measured" / f"{name}.json").write_text(text)
+  assert speedups.bias(part) == pytest.approx(0.03)
 
 
 def test_padding_of_two_phases_and_truncation(part):
@@ -96,6 +115,27 @@ def test_padding_of_two_phases_and_truncation(part):
   assert [value.here for value in truncation.values] == here
   assert agreements(truncation) == [True]
   assert [value.here for value in constant.values] == ["4.463", "1.642", "0.015"]
+
+
+@pytest.mark.slow
+def test_rounding_is_that_of_the_plans(part):
+  found = rounding.rounded(part, rounding.SQUAD, "nnlshp")
+  plan = packing.pack(
+    packing.load_histogram(rounding.SQUAD), algorithm="nnlshp", max_sequences_per_pack=3
+  )
+  assert found["nearest"]["packs"] == plan.details["num_packs_before"]
+  assert found["nearest"]["left"] == plan.details["num_leftover_sequences"]
+  assert found["up"]["packs"] - found["up"]["left"] >= found["fractional"]
+  assert found["up"]["left"] <= found["nearest"]["left"]
+
+
+def test_first_fit_of_sequences_is_that_of_lengths():
+  rng = np.random.default_rng(0)
+  for _ in range(50):
+    lengths = rng.integers(1, 61, size=rng.integers(1, 40))
+    histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=60)
+    grouped = packing.pack(histogram, algorithm="ffd", max_sequences_per_pack=None)
+    assert solution_times.first_fit_decreasing(histogram) == grouped.num_packs
 
 
 def test_sorted_batches_are_judged_by_the_lengths_that_were_timed():
@@ -122,24 +162,32 @@ def test_times_near_each_other_decide_nothing(tmp_path, monkeypatch, greedy, out
   def measure(part, algorithm, depth):
     return {"seconds": seconds.get(algorithm, 0.1)}
 
+  def measure_first_fit(part):
+    return {"seconds": 4.0, "packs": 1}
+
   monkeypatch.setattr(solution_times, "measure", measure)
+  monkeypatch.setattr(solution_times, "measure_first_fit", measure_first_fit)
   found = solution_times.solution_times(Part(tmp_path, "the command"))
   assert found.statements[1].outcome == outcome
+  assert found.statements[2].outcome == "holds"
 
 
 def test_solution_times_are_those_of_the_plans(tmp_path):
   part = Part(tmp_path / "part", "the command", quick=True)
-  times, section_s = solution_times.exhibits(part)
+  times, section_s, growth = solution_times.exhibits(part)
   assert times.text.count("| ennlshp | 3 | 415 |") == 1
   kept = {path.name: path.read_text() for path in (part.folder / "measured").iterdir()}
-  assert len(kept) == len(solution_times.SECONDS)
-  record = solution_times.measure(part, "ennlshp", 3)
+  more = ["ffd", "optimal", "first fit", *solution_times.GROWTH, *solution_times.GROWTH]
+  assert len(kept) == len(solution_times.SECONDS) + len(more)
   lengths = packing.load_histogram(solution_times.QUICK)
+  grouped = packing.pack(lengths, algorithm="ffd", max_sequences_per_pack=None).num_packs
+  assert solution_times.first_fit_decreasing(lengths) == grouped
+  record = solution_times.measure(part, "ennlshp", 3)
   plan = packing.pack(lengths, algorithm="ennlshp", max_sequences_per_pack=3)
   assert record["packs"] == plan.num_packs
   assert record["packs_before"] == plan.details["num_packs_before"]
   assert f"{plan.num_packs:,} and " in section_s.statements[0].evidence
-  assert solution_times.exhibits(part) == [times, section_s]  # by what was measured
+  assert solution_times.exhibits(part) == [times, section_s, growth]  # by what was measured
   assert kept == {
     path.name: path.read_text() for path in (part.folder / "measured").iterdir()
   }

@@ -1,5 +1,8 @@
 """Apache Beam beside this process."""
 
+import os
+import pathlib
+import signal
 import sys
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.preparation import shard_files
 from pipeline.preparation.prepare import prepare
+from pipeline.sources import partitions
 from tests.prepared import arguments, contents, needs_beam, settings
 
 
@@ -17,6 +21,63 @@ def test_beam_gives_the_same_bytes(corpus, reference, tmp_path):
   runner = BeamRunner("DirectRunner")
   dataset = prepare(tmp_path / "d", settings(corpus), runner=runner)
   assert contents(dataset.directory) == contents(reference.directory)
+
+
+@needs_beam
+@pytest.mark.extra("distributed")
+def test_several_processes_give_the_same_bytes_though_one_is_killed(
+  corpus, tmp_path, monkeypatch
+):
+  """On Dask, an engine for several processes that needs no other program.
+
+  Its tasks are partitions of the source, here one for each of 9 files.
+  """
+  import distributed
+
+  from pipeline.preparation.beam import BeamRunner
+
+  class KilledOnce(distributed.WorkerPlugin):
+    """Notes each process that runs tasks; the first second task kills its process."""
+
+    def __init__(self, folder: pathlib.Path):
+      self.folder, self.begun = folder, 0
+
+    def transition(self, key, start, finish, **_):
+      if finish != "executing":
+        return
+      self.begun += 1
+      (self.folder / f"{os.getpid()}").touch()
+      killed = self.folder / "killed"
+      if self.begun == 2 and not killed.exists():
+        killed.mkdir()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+  monkeypatch.setattr(partitions, "PARTITION_BYTES", 1)
+  texts, notes = tmp_path / "texts", tmp_path / "notes"
+  texts.mkdir()
+  notes.mkdir()
+  for number in range(9):
+    text = (corpus / f"{number % 3}.txt").read_text()
+    (texts / f"{number}.txt").write_text(f"A {number}.\n\n{text}")
+  chosen = settings(corpus, source=str(texts))
+  alone = prepare(tmp_path / "alone", chosen, num_workers=1)
+  with (
+    distributed.LocalCluster(
+      n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster,
+    distributed.Client(cluster) as client,
+  ):
+    client.register_plugin(KilledOnce(notes))
+    runner = BeamRunner(
+      "apache_beam.runners.dask.dask_runner.DaskRunner",
+      [f"--dask_client_address={cluster.scheduler_address}", "--dask_npartitions=8"],
+    )
+    dataset = prepare(tmp_path / "d", chosen, runner=runner)
+    for other in [*distributed.Client._instances]:  # the runner leaves its own open
+      other.close()
+  assert (notes / "killed").is_dir()
+  assert len([path for path in notes.iterdir() if path.name.isdigit()]) >= 2
+  assert contents(dataset.directory) == contents(alone.directory)
 
 
 @needs_beam
