@@ -151,10 +151,11 @@ def score(
       "sequences": len(store),
     }
   own, candidates = _different_positives(store)
+  positives = others[candidates].T
   ranks, losses = [], []
   for start in range(0, len(anchors), _BLOCK):
     part = slice(start, start + _BLOCK)
-    cosines = anchors[part] @ others[candidates].T
+    cosines = anchors[part] @ positives
     right = np.take_along_axis(cosines, own[part, None], axis=1)
     ranks.append((cosines >= right).sum(axis=1))
     highest = cosines.max(axis=1, keepdims=True)
