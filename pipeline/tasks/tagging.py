@@ -94,7 +94,8 @@ def _windows(
 ) -> Iterator[TaggedWindow]:
   """The windows of a sentence, each half a window after the previous one.
 
-  Where two windows overlap, each scores the words that have more context in it.
+  Where two windows overlap, each scores the words that have more context in it. A window
+  that would score none, inside a very long word, is left out.
   """
   if not words:
     encoder.tally["empty_sentences"] += 1
@@ -122,6 +123,8 @@ def _windows(
   for (start, stop), (low, high) in zip(spans, bounds, strict=True):
     place = np.arange(start, stop)
     is_scored = is_first[start:stop] & (place >= low) & (place < high)
+    if not is_scored.any():
+      continue
     scored = owners[start:stop]
     marks = np.where(is_scored, np.array(labels)[scored], UNLABELLED).tolist()
     yield TaggedWindow(

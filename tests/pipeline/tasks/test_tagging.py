@@ -86,6 +86,15 @@ def test_windows_lose_no_word_and_score_each_once_where_it_has_most_context(make
         )
 
 
+def test_no_window_is_without_a_label(make):
+  rows = [{"tokens": ["a", "b" * 30, "c"], "tags": ["x", "y", "x"]}]
+  found = records(make("tagging", rows, max_sequence_length=8))
+  assert [one["words"] for one in found] == [rows[0]["tokens"][:2], ["c"]]
+  assert found[0]["window_start"] == 0 < found[1]["window_start"]
+  labels = [x for one in found for x in one["token_labels"] if x >= 0]
+  assert labels == [0, 1, 0]
+
+
 def with_class_names(table, *, old=False):
   numbers = [[NAMES.index(tag) for tag in tags] for _, tags in SENTENCES]
   table = table.set_column(1, "tags", pa.array(numbers))
