@@ -126,13 +126,15 @@ def find_classes(partitions: Iterable[Partition], fields: DocumentFields) -> lis
     InputError: a value cannot name a class, or there are more than `MAX_CLASSES`.
   """
   (field,) = set(fields.classes) & set(fields.required)
-  names: set[str] = set()
+  names, kinds = set[str](), set[bool]()
   for document in itertools.chain.from_iterable(part.read() for part in partitions):
     value = document.fields[field]
     for one in value if isinstance(value, list) else [value]:
-      if not isinstance(one, str | int | float) or not str(one).strip():
+      kinds.add(type(one) is str)
+      if not isinstance(one, str | int | float) or not str(one).strip() or len(kinds) > 1:
         raise InputError(
-          f"{document.where}: {field} is {short_repr(value)}; expected names of classes."
+          f"{document.where}: {field} is {short_repr(value)}; expected names of classes, or "
+          "numbers everywhere."
         )
       names.add(str(one))
     if len(names) > MAX_CLASSES:

@@ -124,7 +124,10 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
       f"{spec} holds files of several kinds ({', '.join(kinds)}). Use a glob."
     )
   if kinds == ["text"] and "tags" in fields.required:
-    kinds = ["columns"]
+    raise InputError(
+      f"{files[0]} is text, without tags. If it has a word and its tag a line, rename it to "
+      ".conll."
+    )
   if kinds == ["columns"] and fields.required[0] != "tokens":
     raise InputError(f"{files[0]} holds words with tags, for the task tagging. Give text.")
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:

@@ -112,7 +112,7 @@ def test_every_source_gives_the_same_records(tmp_path, vocab_file):
     "a.jsonl": "\n".join(map(json.dumps, ROWS)),
     "a.conll": f"-DOCSTART- X O\n\n{COLUMNS}",
     "crlf.conll": COLUMNS.replace("\n", "\r\n").rstrip(),
-    "a.txt": COLUMNS.replace(" ", "\t").replace("\n\n", "\n\n\n"),
+    "tabs.conll": COLUMNS.replace(" ", "\t").replace("\n\n", "\n\n\n"),
     "spaces.conll": COLUMNS.replace(" ", " \t").replace("\n", " \n"),
   }.items():
     (tmp_path / name).write_text(text, newline="")
@@ -197,6 +197,11 @@ def test_classes_of_sentences_are_found_too(make):
     ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected a list of words"),
     ({"tokens": ["a", "\u200b"]}, {}, r"line 2: the tokenizer keeps nothing of .*200b"),
     ({"tags": ["O", None]}, {}, r"line 2: tags is .* expected names of classes"),
+    (
+      {"tags": ["O", -100]},
+      {},
+      r"line 2: tags is .* expected names of classes, or numbers",
+    ),
     ({"tags": ["O", "Z"]}, {"labels": "O,B-LOC,B-PER,I-PER"}, r"line 2: tag is 'Z'"),
     ({}, {"too_long": "error", "max_sequence_length": 5}, r"The sentence has 6 tokens"),
     ({}, {"too_long": "truncate"}, r"too_long is 'truncate'; tagging takes split or error"),
