@@ -133,8 +133,8 @@ def find_classes(partitions: Iterable[Partition], fields: DocumentFields) -> lis
       kinds.add(type(one) is str)
       if not isinstance(one, str | int | float) or not str(one).strip() or len(kinds) > 1:
         raise InputError(
-          f"{document.where}: {field} is {short_repr(value)}; expected names of classes, or "
-          "numbers everywhere."
+          f"{document.where}: {field} is {short_repr(value)}; expected names of classes, "
+          "or numbers everywhere."
         )
       names.add(str(one))
     if len(names) > MAX_CLASSES:

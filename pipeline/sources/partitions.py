@@ -125,8 +125,8 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
     )
   if kinds == ["text"] and "tags" in fields.required:
     raise InputError(
-      f"{files[0]} is text, without tags. If it has a word and its tag a line, rename it to "
-      ".conll."
+      f"{files[0]} is text, without tags. If it has a word and its tag a line, rename it "
+      "to .conll."
     )
   if kinds == ["columns"] and fields.required[0] != "tokens":
     raise InputError(f"{files[0]} holds words with tags, for the task tagging. Give text.")
