@@ -265,8 +265,8 @@ def pooling_of(config: ConfigDict, stored: weights.StoredModel | None) -> Poolin
     WeightsError: the folder asks for what training does not do.
   """
   mode, longest = config.pairs.pooling, config.data.max_sequence_length
-  if stored and mode == "auto":
-    mode = read_pooling(stored).mode
+  if stored:
+    mode = read_pooling(stored, instead=None if mode == "auto" else mode).mode
   return Pooling("mean" if mode == "auto" else mode, longest, normalized=True)
 
 

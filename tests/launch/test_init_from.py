@@ -12,6 +12,7 @@ from launch import init_from
 from launch.rules import validate
 from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
+from model.hf.pooling import Pooling, write_pooling
 from model.weights import Vocabulary
 from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
@@ -371,3 +372,16 @@ def test_a_gpt2_that_cannot_be_gone_on_from_is_refused(
     config.data.vocab_file = str(write_gpt2(tmp_path / "other") / "vocab.json")
   with pytest.raises(ConfigError, match=message):
     init_from.open_weights(config, head="causal")
+
+
+def test_a_pooling_by_name_leaves_what_the_folder_asks_for(tmp_path):
+  folder = write(tmp_path / "encoder", head="encoder")
+  write_pooling(folder, Pooling("cls"), width=TINY.hidden_size)
+  config, stored = config_for(folder), hf.open_model(folder)
+  assert init_from.pooling_of(config, stored).mode == "cls"
+  config.pairs.pooling = "mean"
+  assert init_from.pooling_of(config, stored).mode == "mean"
+  prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+  (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+  with pytest.raises(weights.WeightsError, match="puts 'query: ' before each text"):
+    init_from.pooling_of(config, stored)
