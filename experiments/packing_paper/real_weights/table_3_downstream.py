@@ -76,6 +76,7 @@ def exhibit(part: Part, scores: Mapping[str, Scores]) -> Exhibit:
   worse = [
     f"{task} from {before} to {np.mean(scores[task]['packed']):.1f}"
     for task, before in BEFORE.items()
+    if task in scores
   ]
   in_words = {task: {NAMES[arm]: of[arm] for arm in NAMES} for task, of in scores.items()}
   return part.exhibit(
