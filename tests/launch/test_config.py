@@ -323,12 +323,15 @@ REFUSED = [
   ("seed", -1, "0 to"),
   ("data.max_sequence_length", 4, "at least 5"),
   ("data.vocab_file", "no/such/file", "a vocabulary file"),
+  ("model.family", "t5", "bert, modern_bert"),
+  ("optimizer.decay_share", 1.5, r"a fraction in \[0, 1\]"),
   ("optimizer.clip_update", 1.0, "0.0 with optimizer.name=lamb"),
   ("data.layout", "concat", "packed; across documents: data.task=sentences"),
   ("data.atom_size", 3, "at least 2 and a divisor or multiple of .*length=128"),
   ("data.atom_size", 64, "0 with data.layout=packed"),
   ("data.loss_on_padding", True, "False with data.layout=packed"),
   ("data.mask_rate", 1.0, "a fraction in"),
+  ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
   ("model.positions", "learned", "'alibi' with data.task=pretraining"),
   ("model.dtype", "float16", "auto, float32, bfloat16"),
@@ -355,12 +358,14 @@ REFUSED = [
   ("pairs.both_directions", True, "False with data.task=scored_pairs", "scored pairs"),
   ("train.loss_unit", "token", "'sequence' with data.task=pairs: the unit is", "pairs"),
   ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
+  ("optimizer.clip_norm", -1.0, "0 or more"),
   ("optimizer.bias_correction", False, "True with optimizer.name=sgd", "sgd"),
   ("train.duration", "-1 steps", "a number of steps, sequences or epochs"),
   ("train.micro_batch_size", 7, "a multiple of the 2 devices"),
   ("train.micro_batch_size", 6, "a divisor of train.batch_size=32", "epochs"),
   ("train.steps", 0, "at least 1"),
   ("train.eval_every", 33, "a multiple of train.log_every=20"),
+  ("train.target_mlm_accuracy", 19.2, "a fraction"),
 ]
 GPT2_MODEL = {"size": "tiny", "attention_dropout_rate": 0.0}
 SETTINGS = {
@@ -403,9 +408,18 @@ def test_the_models_own_rules_are_checked_before_any_work():
     check(config)
 
 
-def test_an_attention_that_cannot_be_is_refused():
-  config = get_config(model={"attention_impl": "cudnn"})
-  with pytest.raises(ConfigError, match="needs an attention dropout of 0, found"):
+@pytest.mark.parametrize(
+  ("setting", "implementation", "message"),
+  [
+    ("base", "cudnn", "needs an attention dropout of 0, found"),
+    ("gpt2", "splash", "found ALiBi's"),
+    ("gpt2", "cudnn_packed", "needs .*found"),
+  ],
+)
+def test_an_attention_that_cannot_be_is_refused(setting, implementation, message):
+  config = SETTINGS[setting].copy_and_resolve_references()
+  config.model.attention_impl = implementation
+  with pytest.raises(ConfigError, match=message):
     check(config)
 
 

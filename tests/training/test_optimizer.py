@@ -248,6 +248,15 @@ def make_tree(seed=0):
   return tree | {"zeros": jnp.zeros((5, 2)), "half": jnp.ones((300, 2), jnp.bfloat16)}
 
 
+def test_norms_are_those_of_numpy():
+  tree = make_tree()
+  for name, found in optimizer.norms(tree).items():
+    expected = np.linalg.norm(np.asarray(tree[name], np.float64).ravel())
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+  each = jnp.stack(jax.tree.leaves(optimizer.norms(tree)))
+  np.testing.assert_allclose(optimizer.norm(tree), np.linalg.norm(each), rtol=1e-6)
+
+
 def test_trust_ratios_are_those_of_optax():
   """Also where a norm is 0."""
   updates, params = (
