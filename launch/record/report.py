@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from launch import workdir
+from training.errors import ConfigError
 from training.stopping import best_of
 
 _SHARES = ("input_share", "compute_share", "rest_share")
@@ -24,7 +25,13 @@ def finished(folder: pathlib.Path) -> str | None:
     InputError: `summary.json` is damaged.
   """
   summary = workdir.read_summary(folder)
-  return None if summary is None else summary_table(summary)
+  try:
+    return None if summary is None else summary_table(summary)
+  except (KeyError, TypeError, ValueError) as error:
+    raise ConfigError(
+      f"{folder / 'summary.json'} is damaged ({error!r}). Delete it: train.py writes it "
+      "again."
+    ) from error
 
 
 def run_summary(

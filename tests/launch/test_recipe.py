@@ -203,3 +203,18 @@ def test_the_command_prints_the_translation_without_data():
   before, after = resolve(config, packing_factor=1.7, num_sequences=18608128)
   found = json.loads(result.stdout)
   assert found == {"unpacked": before.as_dict(), "packed": after.as_dict()}
+
+
+@pytest.mark.parametrize(
+  ("config", "option", "message"),
+  [
+    ("bert_base_phase2.py:99", "--json", "xpected bert_base_phase2.py:384 or :512"),
+    ("base.py", "--config.optimizer.warmup=3 fortnights", "warmup is '3 fortnights'"),
+  ],
+)
+def test_the_command_tells_a_mistake_in_a_line(config, option, message):
+  result = command(f"--config=configs/{config}", "--packing_factor=2", option)
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert len(result.stderr.strip().splitlines()) == 1
+  assert "Traceback" not in result.stderr

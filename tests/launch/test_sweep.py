@@ -1,10 +1,13 @@
 """Sweeps: the file, the runs, the table."""
 
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -18,7 +21,8 @@ from launch.sweep import picture as sweep_picture
 from launch.sweep import table as sweep_table
 from launch.sweep.file import load_sweep
 from tests.launch.record.test_report import picture, share_of
-from tests.programs import SETTINGS, STEPS, fields
+from tests.pipeline import processes
+from tests.programs import READ_ONLY_CACHE, SETTINGS, STEPS, fields
 from training.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -320,6 +324,28 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   assert re.search(r"\| none +\| 1 \|", told.out)
   log = (runs / trained.name / "train.log").read_text()
   assert f"training: {STEPS}/{STEPS} steps, loss" in log
+
+
+def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
+  path = write_sweep(tmp_path, {"config": "configs/quickstart.py", "grid": GRID})
+  options = [f"--workdir={tmp_path / 'runs'}", *options_of(folder, tmp_path / "data")]
+  process = subprocess.Popen(
+    [sys.executable, "-m", "launch.sweep", path, *options],
+    cwd=ROOT,
+    env=os.environ | READ_ONLY_CACHE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  deadline = time.monotonic() + 300
+  while not (children := processes.children_of(process.pid)):
+    assert process.poll() is None
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  process.send_signal(signal.SIGTERM)
+  _, told = process.communicate(timeout=300)
+  assert process.returncode == 130
+  assert told.splitlines()[-1] == "Stopped. Run the same command again to continue."
+  assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
 
 
 def test_reading_a_sweep_starts_no_device():

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses
-from model.models import draw_params, model_of
+from model import MODELS, BertConfig, Gpt2Config, ModernBertConfig, losses, models
+from model.models import draw_params, make_model, model_of
 from model.testing import (
   TOLERANCES,
   assert_causal,
@@ -193,6 +193,20 @@ def test_bad_configs_are_refused(head, fields, message):
   make = {"causal": packs.small_gpt2, "modern_bert": packs.small_modern_bert}
   with pytest.raises(ValueError, match=message):
     make.get(head, packs.small_config)(**fields)
+
+
+def test_parameters_are_drawn_on_the_cpu(monkeypatch):
+  config, drawn_on = config_of("encoder"), []
+
+  def make(*arguments, **options):
+    drawn_on.append(jax.config.jax_default_device)  # type: ignore[attr-defined]
+    return make_model(*arguments, **options)
+
+  monkeypatch.setattr(models, "make_model", make)
+  drawn = draw_params(config, "encoder", seed=3)
+  assert [device.platform for device in drawn_on] == ["cpu"]
+  made = nnx.to_pure_dict(nnx.state(make_model(config, "encoder", seed=3), nnx.Param))
+  assert relative_difference(drawn, made) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["pretraining without NSP", "causal"])

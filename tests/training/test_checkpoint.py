@@ -5,6 +5,7 @@ import gc
 import json
 import resource
 import shutil
+import time
 
 import jax
 import numpy as np
@@ -262,6 +263,20 @@ def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
   assert restore(folder, program).step == 30
+
+
+def test_a_reader_leaves_a_save_in_progress_alone(saved, program):
+  folder, _ = saved
+  saving = folder / "checkpoints" / "40.orbax-checkpoint-tmp"
+  saving.mkdir()
+  assert weights.steps(folder) == [10, 20, 30]
+  assert saving.exists()
+  with Checkpoints(folder, keep=2) as checkpoints:  # a new save sweeps
+    checkpoints.save(50, program.init(), RUN)
+    deadline = time.monotonic() + 60
+    while saving.exists() and time.monotonic() < deadline:
+      time.sleep(0.01)
+  assert not saving.exists()
 
 
 def test_the_fingerprint_sees_any_bit_and_place_and_not_the_mesh(program):

@@ -103,6 +103,15 @@ def test_devices_and_micro_batches_compute_what_one_batch_does(
     assert relative_difference(other, expected[0]) > 1e-3
 
 
+def test_the_batch_is_split_and_the_parameters_are_on_every_device():
+  program = make_program(4)
+  batch = put_batch(make_batch(8), program.mesh)
+  assert len({s.device for s in batch["input_ids"].addressable_shards}) == 4
+  assert batch["input_ids"].addressable_shards[0].data.shape == (2, packs.ROW_LENGTH)
+  leaf = jax.tree.leaves(program.init()["params"])[0]
+  assert leaf.is_fully_replicated
+
+
 # Sizes that 2 and 4 devices divide, but for the two numbers of the NSP bias.
 SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 32}
 

@@ -1,6 +1,8 @@
 """What ends a run: signals to processes that only listen, and evaluations."""
 
+import os
 import pathlib
+import pty
 import signal
 import subprocess
 import sys
@@ -21,14 +23,14 @@ SHORT, LONG = COMPILE.format(5_000_000), COMPILE.format(10**9)
 def program(request):
   """Starts a program that listens; the test goes on when it has printed a line."""
 
-  def start(body, *, ignored=()):
+  def start(body, *, ignored=(), stderr=subprocess.PIPE):
     before = "import hashlib, signal, sys, time\nfrom training.stopping import signals\n"
     before += "".join(f"signal.signal({n:d}, signal.SIG_IGN)\n" for n in ignored)
     process = subprocess.Popen(
       [sys.executable, "-c", f"{before}signals.listen()\n{textwrap.dedent(body)}"],
       cwd=ROOT,
       stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
+      stderr=stderr,
       text=True,
     )
     request.addfinalizer(process.communicate)
@@ -65,6 +67,25 @@ def test_the_first_signal_lets_the_step_end(program, number):
   status, out, err = end(process)
   assert (status, out) == (128 + number, f"saved after {number:d}\n")
   assert ("Ctrl-C again exits at once" in err) == (number == signal.SIGINT)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_terminal_the_message_replaces_the_bar(program, compiled):
+  ours, theirs = pty.openpty()
+  bar = f"signals.compiled = {compiled}; print(end='02:12 left', file=sys.stderr)"
+  process = program(
+    TRAINS.format(work=f"{bar}; sys.stderr.flush(); {SHORT}"), stderr=theirs
+  )
+  text = b""
+  while b"left" not in text:
+    text += os.read(ours, 4096)
+  process.send_signal(signal.SIGINT)
+  assert process.wait(60) == 130
+  after = (text + os.read(ours, 4096)).decode().partition("02:12 left")[2]
+  os.close(ours)
+  os.close(theirs)
+  assert after.startswith("\r\x1b[K-c: Finishing this step to save it")
+  assert ("compile" in after) == (not compiled)
 
 
 def test_an_interrupt_is_not_lost_in_the_garbage_collector(program):

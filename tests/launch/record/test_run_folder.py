@@ -8,7 +8,7 @@ import pytest
 
 from configs import base
 from launch import workdir
-from launch.record import metrics
+from launch.record import metrics, report
 from model import weights
 from packing import InputError
 from packing.files import write_json
@@ -150,6 +150,12 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path, content):
     workdir.read_summary(tmp_path)
 
 
+def test_a_summary_that_lacks_figures_is_named(tmp_path):
+  (tmp_path / "summary.json").write_text("{}")
+  with pytest.raises(ConfigError, match=r"summary\.json is damaged .*Delete it"):
+    report.finished(tmp_path)
+
+
 def test_the_config_of_a_run_is_a_config_file(tmp_path):
   config = base.get_config()
   config.train.steps = 7
@@ -209,6 +215,13 @@ def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content):
   with pytest.raises(ConfigError, match=r"holds a model, not a run\. .*model\.init_from="):
     workdir.check(tmp_path, CONFIG, allow_changes=True)
   assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_run_whose_data_are_called_architectures_has_begun(tmp_path):
+  config = base.get_config()
+  config.data.source = "architectures"
+  workdir.record(tmp_path, config, DATASET)
+  assert workdir.has_begun(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["model.json", "config.json"])

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import platform
+import struct
 import sys
 
 import pytest
@@ -41,8 +42,45 @@ def written(folder):
   }
 
 
+def of_wandb(folder):
+  """The identifiers of the runs in the files of Weights & Biases, and their numbers."""
+  import wandb
+  from wandb.proto import wandb_internal_pb2
+
+  wandb.teardown()  # its other process has written all
+  runs, numbers, configs = set(), [], []
+  for path in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb")):
+    for data in records(path.read_bytes()):
+      record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+      record.ParseFromString(data)
+      if record.HasField("run"):
+        runs.add((record.run.project, record.run.display_name, record.run.run_id))
+      updates = [*record.config.update, *record.run.config.update]
+      configs += [x.key or x.nested_key[0] for x in updates]
+      items, step = record.history.item, record.history.step.num
+      line = {"/".join(x.nested_key) or x.key: json.loads(x.value_json) for x in items}
+      numbers += [(step, key, x) for key, x in line.items() if not key.startswith("_")]
+  assert {"seed", "train", "packing"} <= {*configs}
+  return runs, numbers
+
+
+def records(data):
+  """Those of a file in LevelDB's log format, after its header of 7 bytes."""
+  at, parts, block = 7, b"", 2**15
+  while at < len(data):
+    if block - at % block < 7:
+      at += block - at % block
+      continue
+    size, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+    parts += data[at + 7 : at + 7 + size]
+    at += 7 + size
+    if kind in (1, 4):  # whole, or its last part
+      yield parts
+      parts = b""
+
+
 def of_mlflow(folder):
-  """The identifiers of the runs in MLflow's database, and their numbers."""
+  """The same of MLflow's database."""
   import mlflow
 
   client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
@@ -60,22 +98,28 @@ def of_mlflow(folder):
   return runs, numbers
 
 
-@pytest.mark.extra(*TRACKERS["mlflow"])
-def test_a_resumed_run_continues_the_same_record(tmp_path):
+HELD = {
+  "wandb": pytest.param("wandb", of_wandb, marks=pytest.mark.extra(*TRACKERS["wandb"])),
+  "mlflow": pytest.param("mlflow", of_mlflow, marks=pytest.mark.extra(*TRACKERS["mlflow"])),
+}
+
+
+@pytest.mark.parametrize(("name", "held"), HELD.values(), ids=HELD)
+def test_a_resumed_run_continues_the_same_record(tmp_path, name, held):
   """Steps that a killed run trains again are there twice, with the numbers of each time."""
   folder = tmp_path / "mine"
-  state = record(folder, "." * 7, trackers="mlflow")
+  state = record(folder, "." * 7, trackers=name)
   before = written(folder)
-  record(folder, "." * 3, first_step=7, saved=state, trackers="mlflow")
-  ((project, shown, run_id),), numbers = of_mlflow(folder)
+  record(folder, "." * 3, first_step=7, saved=state, trackers=name)
+  ((project, shown, run_id),), numbers = held(folder)
   assert (project, shown) == ("isopack", "mine")
-  assert json.loads((folder / "trackers.json").read_text()) == {"mlflow": run_id}
+  assert json.loads((folder / "trackers.json").read_text()) == {name: run_id}
   assert {*numbers} == before | written(folder)
   assert len(numbers) == len(written(folder))  # each line once
   assert {step for step, *_ in numbers} == {3, 6, 9, 10}
 
-  record(folder, "." * 3, first_step=7, saved=state, trackers="mlflow")
-  ((*_, same),), again = of_mlflow(folder)
+  record(folder, "." * 3, first_step=7, saved=state, trackers=name)
+  ((*_, same),), again = held(folder)
   assert same == run_id
   assert len(again) == len(numbers) + len({x for x in written(folder) if x[0] > 7})
 
@@ -158,6 +202,19 @@ def test_what_does_not_open_is_told_in_one_line_without_its_password(tmp_path, m
   assert str(found.value) == "mlflow cannot be opened: no https://host/ here"
 
 
+@pytest.mark.extra(*TRACKERS["wandb"])
+def test_only_numbers_and_the_config_go_to_wandb(tmp_path):
+  record(tmp_path / "run", "...", trackers="wandb")
+  of_wandb(tmp_path / "run")
+  (stored,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+  data = stored.read_bytes()
+  assert b"train/mlm_loss" in data
+  host = platform.node()  # in the protocol, its length comes before it
+  for private in (f"{chr(len(host))}{host}", sys.argv[0], "requirements.txt"):
+    assert private.encode() not in data
+  assert not [*stored.parent.glob("files/*.txt"), *stored.parent.glob("files/*.json")]
+
+
 def test_trackers_may_change_when_a_run_resumes(tmp_path):
   config, other = get_config(), get_config(train={"trackers": "wandb"})
   workdir.check(tmp_path / "run", config)
@@ -181,24 +238,3 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_do(monkeypatch)
   monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == missing else x)
   with pytest.raises(ConfigError, match=rf"{name} is not installed.* '\.\[{name}\]'"):
     check(get_config(train={"trackers": "wandb,mlflow"}))
-
-
-@pytest.mark.extra(*TRACKERS["wandb"])
-def test_wandb_gets_one_run_of_numbers_and_the_config_alone(tmp_path):
-  import wandb
-
-  folder = tmp_path / "run"
-  state = record(folder, "." * 7, trackers="wandb")
-  record(folder, "." * 3, first_step=7, saved=state, trackers="wandb")
-  wandb.teardown()  # its other process has written all
-  ids = json.loads((folder / "trackers.json").read_text())
-  stored = [*(folder / "wandb").glob("offline-run-*/run-*.wandb")]
-  assert {path.stem for path in stored} == {f"run-{ids['wandb']}"}
-  data = b"".join(path.read_bytes() for path in stored)
-  for told in ("train/mlm_loss", "eval/mlm_accuracy", "learning_rate", "isopack"):
-    assert told.encode() in data
-  host = platform.node()  # in the protocol, its length comes before it
-  for private in (f"{chr(len(host))}{host}", sys.argv[0], "requirements.txt"):
-    assert private.encode() not in data
-  for path in stored:
-    assert not [*path.parent.glob("files/*.txt"), *path.parent.glob("files/*.json")]
