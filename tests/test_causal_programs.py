@@ -53,3 +53,12 @@ def test_it_learns_and_says_how_well_and_is_evaluated_as_it_was(folder, whole):
   told = json.loads(succeed(folder, "causal", "--json", program="eval.py"))
   assert told["perplexity"] == pytest.approx(summary["eval_perplexity"])
   assert told["tokens"] == summary["eval_tokens"]
+
+
+def test_two_processes_train_and_evaluate_as_one(folder, whole, request):
+  for process in programs.begin_two(command(folder, "pair_of_causal"), folder, request):
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+  ours, expected = summary_of(folder / "pair_of_causal"), summary_of(whole[0])
+  assert (ours["processes"], ours["eval_tokens"]) == (2, expected["eval_tokens"])
+  assert ours["eval_perplexity"] == pytest.approx(expected["eval_perplexity"], rel=1e-3)

@@ -170,6 +170,30 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
 
 
 @pytest.mark.slow
+def test_an_attention_that_the_device_lacks_is_refused_in_a_line(finetuned):
+  words = ["", programs.ROOT / "eval.py", finetuned, "--config.model.attention_impl=cudnn"]
+  result = programs.complete(words, finetuned.parent, JAX_PLATFORMS="cpu")
+  assert result.returncode == 2
+  (told,) = result.stderr.splitlines()
+  assert "eval.py: attention_impl=cudnn needs NVIDIA GPUs since Ampere" in told
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_where_patience_ends_it(task, finetuned):
+  """With the same parameters and the same best step as the one that was left alone."""
+  expected = summary_of(finetuned)
+  words = command(task, "killed", fields=UNTIL_IT_ENDS)
+  process = programs.start(words, task, **READ_ONLY_CACHE)
+  lines = task / "killed" / "eval.jsonl"
+  programs.wait_for(process, lambda: lines.exists() and lines.read_text().count("\n") >= 2)
+  programs.kill(process)
+  succeed(task, "killed", fields=UNTIL_IT_ENDS)
+  found = summary_of(task / "killed")
+  for name in ("steps", "best_step", "best_score", "parameters_digest"):
+    assert found[name] == expected[name]
+
+
+@pytest.mark.slow
 def test_questions_are_trained_on_and_scored(task):
   rng = np.random.default_rng(1)
   questions = []

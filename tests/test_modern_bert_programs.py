@@ -50,6 +50,18 @@ def test_it_learns_whole_documents(whole):
   assert (described["family"], described["head"]) == ("modern_bert", "pretraining")
 
 
+def test_a_killed_run_ends_with_the_same_parameters(folder, whole):
+  process = programs.start(
+    command(folder, "killed_modern"), folder, **programs.READ_ONLY_CACHE
+  )
+  checkpoint = folder / "killed_modern" / "checkpoints" / "4"
+  programs.wait_for(process, checkpoint.exists)
+  programs.kill(process)
+  succeed(folder, "killed_modern")
+  digests = {summary_of(run)["parameters_digest"] for run in (whole, checkpoint.parents[1])}
+  assert len(digests) == 1
+
+
 def test_it_embeds_texts_by_its_own_tokenizer(folder, whole):
   """Packed and alone; a text with a space more is another one to a byte-level BPE."""
   texts = ["def f(x): return x", "A sentence.", "A  sentence.", "packing " * 9]

@@ -179,6 +179,8 @@ JOINED = "--coordinator=localhost:1 --processes=2"
   ("program", "option", "message"),
   [
     ("train.py", "--config.train.step=5", "did you mean 'train.steps'"),
+    ("train.py", f"--config={ROOT / 'README.md'}", "README.md"),
+    ("train.py", "--config=configs/missing.py", "missing.py"),
     ("train.py", "--config.data.vocab_size=600", "vocab_size: 2000, now 600"),
     ("train.py", f"{NEW} --config.data.source=stdlib:/x", "topics.py. Install all of"),
     ("train.py", "--workdir=", "expected a folder, found an empty text"),
@@ -190,6 +192,7 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("eval.py", "--step=7", "has no checkpoint of step 7"),
     ("eval.py", "other", "Expected one folder, found "),
     ("eval.py", "--config.model.size=mini", "model.size was 'tiny' and is now 'mini'"),
+    ("eval.py", "--config.seed=7", "seed was 0 and is now 7"),
   ],
 )
 def test_a_users_mistake_is_told_in_a_line_with_status_2(
@@ -219,6 +222,8 @@ def test_a_full_disk_is_told_with_what_to_do(folder, tmp_path):
   [
     ("train.py --help", 0, "configs/quickstart.py"),
     ("train.py", 2, "such as --config=configs/quickstart.py --workdir=runs/mine; see --h"),
+    ("train.py --workdir=run", 2, "Add them, such as --config=configs/quickstart.py; see"),
+    ("train.py --config=configs/quickstart.py", 2, "Add them, such as --workdir=runs/mi"),
     ("train.py --config=nope.py --workdir=run", 2, "There is no config file 'nope.py'."),
     ("eval.py", 2, "Expected the folder of a run, such as runs/mine. See --help"),
     ("eval.py runs/nope", 2, "Restore it, or name a folder such as runs/mine"),

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import pytest
 
@@ -63,3 +65,10 @@ def test_a_resumed_run_takes_another_attention_where_it_must_and_says_so(monkeyp
     back = choose(begun=begun._replace(config=found.to_keep))
     assert back[1] == ("bfloat16", "cudnn_packed")
     assert back[0].why == "as the run began"
+
+
+def test_only_the_computation_is_chosen(monkeypatch):
+  begun = choose()[0]
+  other = dataclasses.replace(begun.config, dropout_rate=0.5)
+  found, _ = choose(begun=begun._replace(config=other))
+  assert found.config.dropout_rate == begun.config.dropout_rate

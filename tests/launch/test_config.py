@@ -22,6 +22,7 @@ from tests import packs
 from tests.test_packed_equals_unpacked import make_store
 from tests.training.test_optimizer import numpy_lamb, updated
 from training.errors import ConfigError
+from training.optimizer import OPTIMIZERS
 
 ROOT = pathlib.Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
@@ -61,6 +62,11 @@ def assert_all_factors_can_be(config):
   """Its micro-batch is small enough to reduce the rows."""
   for p in (1.0, 1.2, 1.5, 1.7, 2.0, 2.5, 3.0):
     resolve(config, packing_factor=p, num_sequences=10**9)
+
+
+@pytest.mark.parametrize("name", ["classification", "glue", "squad"])
+def test_a_run_that_fine_tunes_does_not_time_the_packing(name):
+  assert get_config(name).train.throughput_rounds == 0
 
 
 def test_fields_that_a_file_misspells_or_leaves_out_are_refused():
@@ -317,6 +323,19 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe():
   )
   for name, x in expected.items():
     np.testing.assert_allclose(found[name], x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_down(name):
+  """From the start towards the gradients' opposite, each in a way of its own."""
+  optimizer = {"name": name, "warmup_steps": 0}
+  config = get_config(optimizer=optimizer, packing={"adjust": "none"})
+  check(config)
+  _, recipe = resolve(config, packing_factor=1.5)
+  found = updated(make_optimizer(config, recipe), START, GRADIENTS)
+  for name, x in START.items():
+    together = sum(gradients[name] for gradients in GRADIENTS)
+    assert ((x - np.asarray(found[name])) * together).sum() > 0
 
 
 REFUSED = [

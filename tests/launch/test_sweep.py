@@ -107,13 +107,17 @@ def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
     ({"grid": {"model.attention_mast": ["none"]}}, "did you mean 'model.attention_mask'"),
     ({"grid": {FIELD: []}}, "expected a list of values for 'model.attention_mask'"),
     ({"grid": {FIELD: [3]}}, "is 3; expected str, such as 'segment'"),
+    ({"grid": {FIELD: ["some"]}}, "config.model.attention_mask is 'some'; expected"),
     ({"grid": {"train.steps": [2.5]}}, "train.steps is 2.5; expected int"),
     ({"grid": {"optimizer.warmup_steps": [4000]}}, "warmup_steps comes to 4000; expected"),
     ({"grid": {"seed": [1, 1]}}, "two runs with the name run,seed=1"),
     ({"grid": GRID, "overrides": {FIELD: "none"}}, "is in the grid, and in the overrides"),
+    ({"grid": GRID, "arms": {"x": {"seed": 1}}}, "'seed' is in the grid, and in the overr"),
     ({"grid": GRID, "overrides": []}, "expected a dictionary with config, overrides, arms"),
+    ({"arms": {"x": 3}}, "expected a dictionary with config, overrides, arms, grid; found"),
     ({}, "expected 'arms' or a 'grid' to run"),
     ({"grid": GRID, "gird": {}}, "(it has 'gird')"),
+    ({"grid": GRID, "config": 3}, "expected a dictionary with config"),
     ({"grid": GRID, "config": "configs/none.py"}, "configs/none.py"),
   ],
 )
@@ -130,9 +134,11 @@ def test_a_sweep_that_cannot_run_is_refused(tmp_path, capsys, spec, message):
   ("option", "message"),
   [
     ("--config.train.stepz=9", "did you mean 'train.steps'"),
+    ("--config.train.steps=many", "many"),
     ("--config.seed=4", "but FILE sets it for 'attention_mask=segment'"),
     ("--config.optimizer.warmup_steps=4000", "warmup_steps comes to 4000; expected 0 to"),
     ("--steps=4", "Expected --config.FIELD=VALUE, found '--steps=4'"),
+    ("--config.train.steps", "Expected --config.FIELD=VALUE"),
   ],
 )
 def test_an_option_that_cannot_be_is_refused(tmp_path, capsys, option, message):
@@ -221,6 +227,14 @@ def test_the_baseline_is_the_last_row(tmp_path):
   cells = [cell.strip() for cell in last.strip("|").split("|")]
   assert cells == ["most-frequent baseline", "", "2", "6.00% ± 1.41%", ""]
   assert len(last) == len(header)
+
+
+def test_the_quick_look_that_is_advised_is_not_all_warm_up():
+  path = ROOT / "configs" / "sweeps" / "ablations.py"
+  advice = path.read_text().partition("quick look")[2].partition("\n\n")[0]
+  options = re.findall(r"--config\.[a-z_.]+=\w+", advice)
+  for run in load_sweep(path, options).runs:
+    assert run.config.optimizer.warmup_steps <= run.config.train.steps / 5
 
 
 def test_the_picture_has_the_finished_runs_of_the_first_task(tmp_path, monkeypatch):
@@ -356,3 +370,22 @@ def test_reading_a_sweep_starts_no_device():
     "assert not xla_bridge.backends_are_initialized()"
   )
   subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_a_sweep_of_several_tasks_shows_the_runs_of_the_first(tmp_path, monkeypatch):
+  """The others do not have its metric."""
+  arms = {"masked": {}, "causal": {"data.task": "text"}}
+  swept = make_sweep(tmp_path, arms=arms)
+  for run, metric in zip(swept.runs, ("mlm_accuracy", "causal_accuracy"), strict=True):
+    finish(tmp_path, run, 0.25, metric=metric)
+  drawn = {}
+  draw = sweep_picture.draw
+
+  def keep(path, arms, *, metric):
+    drawn.update(arms)
+    draw(path, arms, metric=metric)
+
+  monkeypatch.setattr(sweep_picture, "draw", keep)
+  sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
+  picture(tmp_path / "sweep.png")
+  assert list(drawn) == ["masked"]

@@ -1,5 +1,8 @@
 """What ModernBERT has and BERT has not; `test_models` has what all models promise."""
 
+import dataclasses
+
+import flax.nnx as nnx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -101,3 +104,17 @@ def test_configs_of_older_files_are_read(altered):
   folder = altered(MODERN, **new, **old, global_attn_every_n_layers=2)
   config = hf.open_model(folder).config_as(ModernBertConfig)
   assert (config.global_every, config.global_base, config.local_base) == (2, 11.0, 7.0)
+
+
+def test_bfloat16_changes_little():
+  config = packs.small_modern_bert()
+  batch = packs.lay_out(packs.random_sequences())
+  half = dataclasses.replace(config, dtype=jnp.bfloat16)
+  graphdef, params = packs.random_params(config)
+  first, logits = (
+    nnx.merge(graph, params)(batch)["mlm_logits"]
+    for graph in (graphdef, packs.random_params(half)[0])
+  )
+  assert logits.dtype == jnp.bfloat16
+  wide = logits.astype(jnp.float32)
+  np.testing.assert_allclose(wide, first, atol=0.05 * abs(first).max())

@@ -266,6 +266,17 @@ def test_whole_numbers_must_be_equal():
     assert_packed_equals_unpacked(wrong, embedded())
 
 
+@pytest.mark.parametrize("name", ["sequence_output", "token_embeddings", "mlm_logits"])
+def test_names_of_our_heads_mean_nothing_in_other_models(name):
+  right = lambda batch: {name: isolated(batch)}  # noqa: E731
+  assert_no_cross_contamination(right, EMBEDDED)
+  assert_packed_equals_unpacked(right, embedded())
+  # As many slots as tokens: a guess at whose an output is would go unnoticed.
+  full = make_batch(embedded((1,) * 11)) | {"sequence_mask": np.ones((3, 11), bool)}
+  with pytest.raises(AssertionError, match="changes with"):
+    assert_no_cross_contamination(lambda batch: {name: no_mask(batch)}, full)
+
+
 # ---- what would prove nothing ----------------------------------------------------------
 
 

@@ -201,6 +201,13 @@ def test_lengths_from_standard_input_and_from_tables(result, monkeypatch, tmp_pa
     assert (found["num_sequences"], found["num_packs"]) == (2, 1)
 
 
+def test_the_command_packs_as_the_library_does(result):
+  found = result("pack --histogram glue_rte_128")
+  plan = packing.pack(packing.load_histogram("glue_rte_128"))
+  for name in ("algorithm", "max_sequences_per_pack", "num_packs", "lower_bound"):
+    assert found[name] == getattr(plan, name)
+
+
 def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
   (tmp_path / "lengths.txt").write_text("64 " * 500)
   assert result(f"analyze {tmp_path}/lengths.txt")["recommendation"] == "pad"

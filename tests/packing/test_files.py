@@ -124,6 +124,13 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
   assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
 
 
+def test_a_file_gets_the_permissions_that_open_gives(tmp_path):
+  files.write_text(tmp_path / "ours", "text")
+  (tmp_path / "theirs").write_text("text")
+  ours, theirs = ((tmp_path / name).stat().st_mode for name in ("ours", "theirs"))
+  assert ours == theirs
+
+
 def test_a_link_and_a_mode_are_kept(tmp_path):
   link, loop, target = (tmp_path / name for name in ("link", "loop", "target"))
   link.symlink_to("target")
@@ -276,6 +283,12 @@ def test_files_that_are_not_what_their_names_say(tmp_path, name, data, message):
   (tmp_path / name).write_bytes(data)
   with pytest.raises(packing.InputError, match=message):
     read(tmp_path / name)
+
+
+def test_missing_values_are_refused(tmp_path):
+  write(tmp_path / "x.parquet", table(input_ids=[[1], None]))
+  with pytest.raises(packing.InputError, match="1 missing values"):
+    read(tmp_path / "x.parquet")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

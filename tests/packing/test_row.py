@@ -19,6 +19,11 @@ def test_a_row_is_filled_from_the_left():
   assert packing.make_row([[1], [2, 3]], row_length=3)["segment_ids"].tolist() == [1, 2, 2]
 
 
+def test_a_pack_may_be_any_iterable_of_sequences_with_a_length():
+  sequences = {1: [1, 2], 2: [3]}.values()
+  assert packing.make_row(sequences, row_length=4)["input_ids"].tolist() == [1, 2, 3, 0]
+
+
 @pytest.mark.parametrize(
   ("sequences", "message"),
   [
@@ -65,8 +70,11 @@ def test_tokens_instead_of_sequences_are_refused(sequences):
   ("packs", "message"),
   [
     (IDS, "Expected packs, which are lists of examples"),
+    ([IDS, IDS], "Expected packs, which are lists of examples"),
+    ([None], "Expected packs, which are lists of examples"),
     ([[None]], "An example has no input_ids; found None"),
     ([[[1, 2], [3]]], r"An example has no input_ids; found \[1, 2\]"),
+    ([[{"input_ids": None}]], "An example has None as input_ids"),
     ([[{"input_ids": "text"}]], "An example has 'text' as input_ids"),
     ([[{"input_ids": np.ones((1, 2), int)}]], r"array\(\[\[1, 1\]\]\) as input_ids"),
     ([[{"input_ids": [None, 1]}]], "object; expected integers"),
@@ -185,13 +193,17 @@ def test_nobody_waits_in_steps_that_cost_nothing():
   [
     (lambda: packing.deal([1, math.nan], 2), "costs hold nan; expected finite"),
     (lambda: packing.deal([[1, 2], [3]], 2), "of object; expected numbers with 1 axis"),
+    (lambda: packing.deal(["a", "b"], 2), "expected numbers with 1 axis"),
     (lambda: packing.waiting([1, 2], devices=2), "expected numbers with 2 axes"),
+    (lambda: packing.waiting([[[1, 2]]], devices=2), "expected numbers with 2 axes"),
     (lambda: packing.waiting(np.ones((0, 2)), devices=2), "number of steps is 0"),
     (lambda: packing.waiting([[]], devices=2), "number of packs of a step is 0"),
     (lambda: packing.waiting([[1, -1]], devices=2), "costs hold -1"),
     (lambda: packing.Cost.fit([512] * 2, [math.nan, 1], [1, 2]), "squares hold nan"),
+    (lambda: packing.Cost.fit([512] * 2, [1, 2], [1, math.inf]), "seconds hold inf"),
     (lambda: packing.Cost.fit([512] * 2, [1, 2], [1, 0]), "each time above 0"),
     (lambda: packing.Cost.fit([512] * 3, [1, 2], [1, 2]), "found 3, 2"),
+    (lambda: packing.Cost.fit(512, 1, 1), "expected numbers with 1 axis"),
   ],
 )
 def test_what_is_no_cost_is_refused(call, message):
@@ -206,6 +218,11 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
     packing.pack(sequences, max_sequence_length=8)
   with pytest.raises(packing.InputError, match="Expected counts as a vector"):
     packing.Histogram(sequences)
+
+
+def test_the_fit_of_rows_without_pairs():
+  cost = packing.Cost.fit([512, 1024], [0, 0], [1.0, 2.0])
+  assert (cost.linear, cost.quadratic) == (pytest.approx(1 / 512, rel=1e-5), 0)
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,14 @@ def test_norms_are_those_of_numpy():
   np.testing.assert_allclose(optimizer.norm(tree), np.linalg.norm(each), rtol=1e-6)
 
 
+@pytest.mark.parametrize("most", [0.5, 1e3])
+def test_clipping_is_that_of_optax(most):
+  tree = {k: v.astype(jnp.float32) for k, v in make_tree().items()}
+  found, _ = optimizer._clip_by_norm(most).update(tree, optax.EmptyState())
+  expected, _ = optax.clip_by_global_norm(most).update(tree, optax.EmptyState())
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
 def test_trust_ratios_are_those_of_optax():
   """Also where a norm is 0."""
   updates, params = (

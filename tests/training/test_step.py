@@ -7,6 +7,7 @@ import pytest
 from launch.record.compilations import CompilationCounter
 from launch.record.metrics import means
 from model.testing import relative_difference
+from packing.testing import lay_out
 from tests import packs
 from training.errors import ConfigError
 from training.mesh import make_mesh, put_batch, state_share
@@ -148,6 +149,22 @@ def test_micro_batches_stay_on_their_devices():
   assert "all-reduce" in text
   for name in ("all-gather", "all-to-all", "collective-permute"):
     assert name not in text, name
+
+
+def test_attention_that_xla_cannot_split_stays_on_the_devices():
+  """`blocks` reads and writes at places that depend on the data.
+
+  `tests/model/test_attention.py` compares what it gives with one device's.
+  """
+  lengths = [[100, 20], [128], [3, 60, 61], [5]]
+  sequences = packs.random_sequences(lengths)
+  batch = lay_out(sequences, row_length=128, max_sequences=3, max_masked=22)
+  fields = {"max_position_embeddings": 128, "attention_dropout_rate": 0.0}
+  program = make_program(4, attention_impl="blocks", **fields)
+  on_devices = put_batch(batch, program.mesh)
+  compiled = program.train_step.lower(program.abstract_state(), on_devices).compile()
+  for name in ("all-gather", "all-to-all", "collective-permute"):
+    assert name not in compiled.as_text(), name
 
 
 def frozen(num_devices=1, *, accumulate=1):

@@ -156,6 +156,13 @@ def test_a_summary_that_lacks_figures_is_named(tmp_path):
     report.finished(tmp_path)
 
 
+def test_what_json_cannot_hold_leaves_no_file(tmp_path):
+  for value in (object(), float("nan")):
+    with pytest.raises((TypeError, ValueError)):
+      write_json(tmp_path / "a.json", {"x": value})
+  assert not list(tmp_path.iterdir())
+
+
 def test_the_config_of_a_run_is_a_config_file(tmp_path):
   config = base.get_config()
   config.train.steps = 7

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import pathlib
 import platform
 import struct
 import sys
@@ -11,10 +12,11 @@ import pytest
 from launch import workdir
 from launch.fields import TRACKERS, tracker_names
 from launch.record import trackers
+from tests import programs
 from tests.launch.record.test_recorder import STEPS as STEPS_RECORDED
 from tests.launch.record.test_recorder import record
 from tests.launch.test_config import check, get_config
-from tests.programs import lines_of
+from tests.programs import STEPS, lines_of
 from training.errors import ConfigError, Stopped
 
 WRITTEN = {"metrics.jsonl": "train", "eval.jsonl": "eval"}
@@ -238,3 +240,41 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_do(monkeypatch)
   monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == missing else x)
   with pytest.raises(ConfigError, match=rf"{name} is not installed.* '\.\[{name}\]'"):
     check(get_config(train={"trackers": "wandb,mlflow"}))
+
+
+@pytest.mark.slow
+@pytest.mark.extra(*TRACKERS["wandb"], *TRACKERS["mlflow"])
+def test_a_killed_run_resumes_in_the_same_records(folder):
+  options = programs.fields("train.trackers=wandb,mlflow")
+  checkpoints = folder / "tracked" / "checkpoints"
+  process = programs.begin(folder, "tracked", *options)
+  programs.wait_for(process, lambda: any(checkpoints.glob("[0-9]*")))
+  programs.kill(process)
+  programs.succeed(folder, "tracked", *options)
+  ids = json.loads((folder / "tracked" / "trackers.json").read_text())
+  for name, held in (("wandb", of_wandb), ("mlflow", of_mlflow)):
+    ((*_, run_id),), numbers = held(pathlib.Path(folder / "tracked"))
+    assert run_id == ids[name]
+    assert written(folder / "tracked") <= {*numbers}
+    assert {step for step, *_ in numbers} == {*range(2, STEPS + 1, 2)}
+
+
+@pytest.mark.slow
+@pytest.mark.extra(*TRACKERS["mlflow"])
+def test_a_tracker_that_does_not_open_ends_all_processes_before_any_work(
+  folder, request, monkeypatch
+):
+  monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@localhost:9")
+  options = programs.fields("train.trackers=mlflow")
+  command = [
+    x.replace(str(folder / "data"), str(folder / "none"))
+    for x in programs.command(folder, "lost", *options)
+  ]
+  first, second = programs.begin_two(command, folder, request)
+  _, told = first.communicate()
+  _, other = second.communicate()
+  assert (first.returncode, second.returncode) == (2, 1)
+  assert len([x for x in told.splitlines() if "mlflow cannot be opened" in x]) == 1
+  assert "secret" not in told
+  assert "Process 0 failed; its message says why." in other
+  assert not (folder / "none").exists()

@@ -18,6 +18,7 @@ from tests.packing.examples import (
   every_token_once,
   neighbours,
 )
+from tests.packing.killed import resumed
 
 datasets = pytest.importorskip("datasets")
 from packing.datasets import pack_dataset, pack_iterable_dataset  # noqa: E402
@@ -313,3 +314,24 @@ def test_wrong_streams_and_states_are_refused():
   after.load_state_dict(before.state_dict())
   with pytest.raises(packing.InputError, match="open_packs=4; this is 5"):
     list(after)
+
+
+READER = """
+import datasets
+import numpy as np
+from packing.datasets import pack_iterable_dataset
+
+rng = np.random.default_rng(0)
+tokens = [[n] * int(rng.integers(1, 18)) for n in range(1, 401)]
+columns = {"input_ids": tokens, "score": [n / 8 for n in range(400)]}
+stream = datasets.Dataset.from_dict(columns).to_iterable_dataset(num_shards=5)
+rows = pack_iterable_dataset(
+  stream, row_length=17, max_sequences_per_pack=5, open_packs=8
+)
+state, restore = rows.state_dict, rows.load_state_dict
+made = lambda row: {name: str(x.tobytes()) for name, x in row.items()}
+"""
+
+
+def test_a_reader_that_is_killed_resumes_with_the_next_row(tmp_path):
+  assert len(resumed(READER, tmp_path)) > 100

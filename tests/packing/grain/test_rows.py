@@ -18,6 +18,7 @@ from tests.packing.examples import (
   every_token_once,
   neighbours,
 )
+from tests.packing.killed import resumed
 
 grain = pytest.importorskip("grain")
 from absl import flags  # noqa: E402
@@ -97,6 +98,14 @@ def test_an_index_from_the_end_is_refused_since_rows_repeat():
       rows[-1]
 
 
+def test_padding_is_not_packed_as_text():
+  padded = [{"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}]
+  with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
+    PackedMapDataset(padded, packing.pack([3], max_sequence_length=4))
+  with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
+    list(make_stream(padded))
+
+
 def test_a_wrong_plan_is_refused():
   with pytest.raises(packing.InputError, match="lengths"):
     PackedMapDataset(EXAMPLES[1:], PLAN)
@@ -125,6 +134,13 @@ def test_a_stream_comes_whole_in_the_rows_of_make_rows():
 def test_shards_of_a_stream_have_every_example_once():
   shards = [make_stream(grain.MapDataset.source(EXAMPLES)[i::3]) for i in range(3)]
   every_token_once(itertools.chain(*shards))
+
+
+def test_single_values_need_a_fixed_number_of_places():
+  with pytest.raises(packing.InputError, match="Pass max_sequences_per_pack"):
+    list(make_stream(max_sequences_per_pack=None))
+  tokens = [{"input_ids": example["input_ids"]} for example in EXAMPLES]
+  every_token_once(make_stream(tokens, max_sequences_per_pack=None))
 
 
 def test_a_state_of_another_stream_is_refused():
@@ -219,3 +235,25 @@ def test_workers_give_every_example_once_and_resume(pipeline):
   after.set_state(state)
   assert_equal(after, tail)
   after.close()
+
+
+READER = """
+import grain
+import numpy as np
+from packing.grain import PackedIterDataset
+
+rng = np.random.default_rng(0)
+examples = [
+  {"input_ids": [n] * int(rng.integers(1, 18)), "score": n / 8} for n in range(1, 401)
+]
+stream = grain.MapDataset.source(examples).shuffle(seed=0).to_iter_dataset()
+rows = iter(
+  PackedIterDataset(stream, row_length=17, max_sequences_per_pack=5, open_packs=8)
+)
+state, restore = rows.get_state, rows.set_state
+made = lambda row: {name: str(x.tobytes()) for name, x in row.items()}
+"""
+
+
+def test_a_reader_that_is_killed_resumes_with_the_next_row(tmp_path):
+  assert len(resumed(READER, tmp_path)) > 100

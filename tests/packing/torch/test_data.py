@@ -10,6 +10,7 @@ import packing
 from packing.torch import PackedCollator, PackedDataset, PackedIterableDataset
 from tests.packing import examples
 from tests.packing.examples import LENGTHS, PLAN, ROW, every_token_once
+from tests.packing.killed import resumed
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
@@ -82,6 +83,17 @@ def test_ranks_share_the_packs():
     batches += list(loader)
   assert PLAN.num_packs % 3 == 0  # otherwise the sampler repeats some
   every_token_once(batches)
+
+
+def test_a_dataset_that_reads_batches_is_asked_for_batches():
+  class Batched(list):
+    def __getitems__(self, numbers):
+      return [self[i] for i in numbers]
+
+  with_batches = PackedDataset(Batched(EXAMPLES), PLAN)
+  assert with_batches.__getitems__([3, 1]) == PackedDataset(EXAMPLES, PLAN).__getitems__(
+    [3, 1]
+  )
 
 
 # ---- the collator --------------------------------------------------------------------
@@ -272,3 +284,26 @@ def test_a_state_of_another_shard_or_with_other_options_is_refused():
     next(iter(other))
   with pytest.raises(packing.InputError, match="found another"):
     make_stream().load_state_dict({"at": 3})
+
+
+READER = """
+import numpy as np
+from packing.torch import PackedIterableDataset
+
+def examples():
+  rng = np.random.default_rng(0)
+  for number in range(400):
+    yield {"input_ids": [number] * int(rng.integers(1, 18))}
+
+class Stream:
+  def __iter__(self):
+    return examples()
+
+rows = PackedIterableDataset(Stream(), row_length=17, open_packs=8)
+state, restore = rows.state_dict, rows.load_state_dict
+made = lambda pack: [x["input_ids"][0] for x in pack]
+"""
+
+
+def test_a_reader_that_is_killed_resumes_with_the_next_pack(tmp_path):
+  assert flat(resumed(READER, tmp_path)) == list(range(400))

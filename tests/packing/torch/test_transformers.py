@@ -188,6 +188,15 @@ def test_without_the_mask_sequences_contaminate_each_other(name):
   assert difference.size > 1e-3
 
 
+def test_one_mask_for_all_layers_ignores_the_window():
+  """What transformers does with a mask of four axes, and why `window` has to be given."""
+  model, _ = make("modernbert")
+  apply = as_function(model, PackedCollator(row_length=ROW))
+  with_window = as_function(model, PackedCollator(row_length=ROW, window=2))
+  batch = PackedCollator(row_length=ROW).rows([sequences()[:3]])
+  assert (apply(batch) - with_window(batch)).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_the_loss_is_the_mean_over_all_tokens_with_labels(name):
   model, options = make(name)
