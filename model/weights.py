@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import pathlib
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ PARAMS = "params"  # the part of a checkpoint that holds the parameters
 METADATA = "_CHECKPOINT_METADATA"  # Orbax's file of a checkpoint, written last
 _BEST = "best"  # a value of --step
 _EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
+_MOST_COMPRESSED = 1000  # bytes of parameters, which are noise, that a byte can hold
 # What Orbax and TensorStore raise for damaged files.
 _UNREADABLE = ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError
 
@@ -316,6 +318,7 @@ def open_folder(
   def load() -> Params:
     abstract = abstract_params(config, head, sharding=sharding)
     with explained():
+      _check_bytes(path / PARAMS, abstract)
       read_through(path / PARAMS, abstract)
       return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
 
@@ -326,6 +329,14 @@ def open_folder(
     num_arrays = len(_array_names(path / PARAMS))
   check_layers(path, config, num_arrays)
   return StoredModel(directory, head, config, vocabulary, labels, step, load)
+
+
+def _check_bytes(path: pathlib.Path, expected: Any):
+  """Raises ValueError if the files are too small for these arrays."""
+  needed = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(expected))
+  found = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+  if needed > _MOST_COMPRESSED * found:
+    raise ValueError(f"its arrays have {needed:,} bytes, but its files only {found:,}.")
 
 
 class OtherArrays(ValueError):

@@ -370,22 +370,3 @@ def test_reading_a_sweep_starts_no_device():
     "assert not xla_bridge.backends_are_initialized()"
   )
   subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-
-
-def test_a_sweep_of_several_tasks_shows_the_runs_of_the_first(tmp_path, monkeypatch):
-  """The others do not have its metric."""
-  arms = {"masked": {}, "causal": {"data.task": "text"}}
-  swept = make_sweep(tmp_path, arms=arms)
-  for run, metric in zip(swept.runs, ("mlm_accuracy", "causal_accuracy"), strict=True):
-    finish(tmp_path, run, 0.25, metric=metric)
-  drawn = {}
-  draw = sweep_picture.draw
-
-  def keep(path, arms, *, metric):
-    drawn.update(arms)
-    draw(path, arms, metric=metric)
-
-  monkeypatch.setattr(sweep_picture, "draw", keep)
-  sweep.write(tmp_path, sweep.tabulate(swept, tmp_path, {}), {})
-  picture(tmp_path / "sweep.png")
-  assert list(drawn) == ["masked"]

@@ -75,6 +75,11 @@ def test_what_orbax_did_not_write_is_no_checkpoint(stored):
     ({}, {"num_layers": 3}, r"layers\.2\.\S+ is missing, expected"),
     ({}, {"num_layers": 300_000}, r"has num_layers=300,000, but 4\d arrays"),
     ({}, {"vocab_size": 2**70}, r"vocab_size is 1180\d+; expected a whole number"),
+    (
+      {"lowercase": None},
+      {"vocab_size": 2**31 - 1},
+      r"have \d{3},\S+ bytes, but its",
+    ),
   ],
 )
 def test_a_description_that_was_altered_is_refused(stored, fields, sizes, message):
