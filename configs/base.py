@@ -15,8 +15,8 @@ def get_config() -> ConfigDict:
   # pretraining, sentences, documents, text, glue/NAME, squad, tagging, classification,
   # regression, pairs, scored_pairs
   config.data.task = "pretraining"
-  # stdlib: the standard library's text; prepared: what directory holds; files, tfds:NAME,
-  # ...: docs/data.md
+  # stdlib: the standard library's text; prepared: the data in data.directory; files,
+  # tfds:NAME, ...: docs/data.md
   config.data.source = "stdlib"
   config.data.held_out_source = ""  # a separate source to hold out, instead of a fraction
   config.data.mismatched_source = ""  # a second source to hold out; MNLI has one
@@ -102,14 +102,14 @@ def get_config() -> ConfigDict:
   # files of sentence-transformers in init_from say, otherwise the mean.
   config.pairs.pooling = "auto"
   config.pairs.temperature = 0.05  # cosines are divided by it before the softmax
-  # Whether positives also choose their anchors, with the mean of both losses.
+  # Whether positives also choose their anchors; the loss is then the mean of both.
   config.pairs.both_directions = False
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # lamb, adamw, sgd
   config.optimizer.learning_rate = 1e-3  # the peak learning rate
-  # Steps with a rising learning rate, without packing. If a config's warm-up would last as
-  # long as the run, it is a tenth of the steps.
+  # Steps with a rising learning rate, without packing. If they would last as long as the
+  # run, a tenth of the steps.
   config.optimizer.warmup_steps = 100
   # Instead of warmup_steps, such as "0.1 epochs" or "5e4 sequences".
   config.optimizer.warmup = ""
@@ -119,7 +119,7 @@ def get_config() -> ConfigDict:
   config.optimizer.weight_decay = 0.01  # not for biases and LayerNorm
   # How the learning rate falls to zero after the warm-up: linear, or sqrt, as 1 - sqrt(x).
   config.optimizer.decay = "linear"
-  # Fraction of the steps after the warm-up in which the learning rate falls, at the end.
+  # The learning rate falls in the last steps: this fraction of those after the warm-up.
   config.optimizer.decay_share = 1.0
   config.optimizer.clip_update = 0.0  # adamw: largest RMS of a tensor's update; 0: no limit
   config.optimizer.clip_norm = 1.0  # largest global norm of the gradients; 0: no limit
@@ -131,11 +131,11 @@ def get_config() -> ConfigDict:
   config.train.batch_size = 32  # sequences a step without packing, over all devices
   config.train.micro_batch_size = 0  # rows computed at once; 0: all rows of a step
   config.train.fsdp = 1  # devices that share one copy of parameters and optimizer state
-  # How many non-finite steps in a row to skip; 0: the first ends the run.
+  # Skip at most this many non-finite steps in a row; 0: the first ends the run.
   config.train.skip_bad_steps = 0
   config.train.steps = 1000  # steps without packing
   config.train.duration = ""  # instead of steps, such as "3 epochs" or "1e6 sequences"
-  config.train.log_every = 20  # in steps, counted with packing
+  config.train.log_every = 20  # in steps with packing
   config.train.eval_every = 100  # in steps with packing; a multiple of log_every
   config.train.checkpoint_every = 200  # in steps with packing; a multiple of log_every
   config.train.keep_checkpoints = 2  # how many of the newest checkpoints to keep

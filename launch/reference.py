@@ -13,11 +13,11 @@ from launch.fields import BASE, base_config, flat
 
 _HEAD = """# The fields of a config
 
-Written by `python -m launch.reference > docs/config.md`: the defaults and
-comments of `configs/base.py`. The other files in `configs/` change some of them, and any
-can be set on the command line, such as `--config.train.steps=400`. Unknown fields,
-wrong types and unusable values are refused before any work. A description lists the values
-of a choice, the default in bold. What a run does with them: [training.md](training.md)."""
+Written by `python -m launch.reference > docs/config.md`, from `configs/base.py`. The other
+files in `configs/` change some defaults, and the command line changes any, such as
+`--config.train.steps=400`. Unknown fields, values of another type than the default, and
+unusable values are refused before any work. Where a field is a choice, its values are
+listed, with the default in bold. What a run does with them: [training.md](training.md)."""
 _FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?")
 
 
@@ -59,14 +59,14 @@ def reference() -> str:
     raise ValueError(f"Expected a comment on each field of {BASE}; see {', '.join(wrong)}.")
   for section, names in itertools.groupby(descriptions, lambda x: x.rpartition(".")[0]):
     lines = [f"## {section}", ""] if section else []
-    lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
+    lines += ["| field | default | what it is |", "|---|---|---|"]
     for name in names:
       value = values[name]
-      kind, default, text = type(value).__name__, repr(value), descriptions[name]
+      default, text = repr(value), descriptions[name]
       if isinstance(value, str):
         default, word = f'"{value}"', re.escape(value) or "(?!)"
         text = re.sub(rf"(?<![\w-]){word}(?![\w-])", f"**{value}**", text, count=1)
-      lines.append(f"| `{name}` | {kind} | `{default}` | {text} |")
+      lines.append(f"| `{name}` | `{default}` | {text} |")
     parts.append("\n".join(lines))
   return "\n\n".join(parts)
 
