@@ -59,14 +59,14 @@ def reference() -> str:
     raise ValueError(f"Expected a comment on each field of {BASE}; see {', '.join(wrong)}.")
   for section, names in itertools.groupby(descriptions, lambda x: x.rpartition(".")[0]):
     lines = [f"## {section}", ""] if section else []
-    lines += ["| field | default | what it is |", "|---|---|---|"]
+    lines += ["| field=default | what it is |", "|---|---|"]
     for name in names:
       value = values[name]
       default, text = repr(value), descriptions[name]
       if isinstance(value, str):
         default, word = f'"{value}"', re.escape(value) or "(?!)"
         text = re.sub(rf"(?<![\w-]){word}(?![\w-])", f"**{value}**", text, count=1)
-      lines.append(f"| `{name}` | `{default}` | {text} |")
+      lines.append(f"| `{name}={default}` | {text} |")
     parts.append("\n".join(lines))
   return "\n\n".join(parts)
 
