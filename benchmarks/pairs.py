@@ -4,14 +4,16 @@
 
 FOLDER is a Hugging Face directory of a BERT or ModernBERT, the data what
 `python -m pipeline prepare --task pairs` made. Each way begins with the same weights and
-makes the same steps: a step has the same records, packed, one a row, or padded to the
-longest text of their column. Steps are timed in turns, without tokenising, padding or
-packing. Before and after, held-out anchors choose among the held-out positives. For
-sentence-transformers, `make reference` installs it.
+makes the same steps. A step has the same records: packed; packed without the mask, a
+control that is known to be worse; one a row; or padded to the longest text of their column.
+Steps are timed in turns, without tokenising, padding or packing. Before and after, held-out
+anchors choose among the held-out positives. For sentence-transformers, `make reference`
+installs it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -38,6 +40,7 @@ from training.optimizer import adamw
 from training.step import ModelProgram, TrainingProgram
 
 PACKED, UNPACKED, THEIRS = "packed", "one record a row", "sentence-transformers"
+UNMASKED = "packed without the mask"
 RATE, DECAY = 3e-5, 0.01
 ROWS = 16  # of a batch of held-out texts
 
@@ -69,13 +72,16 @@ def ours(
   held_out: SequenceStore,
   steps: np.ndarray,
   row: int,
+  *,
   depth: int | None = None,
+  attention_mask: str = "segment",
 ) -> tuple[Train, Embed]:
   """Packed training and embedding, with at most `depth` records a row."""
   stored = weights.encoder_of(hf.open_model(folder))
+  config = dataclasses.replace(stored.config, attention_mask=attention_mask)
   mode, mesh = read_pooling(stored).mode, make_mesh(1)
   program = TrainingProgram(
-    stored.config,
+    config,
     adamw(RATE, b1=0.9, b2=0.999, eps=1e-6, weight_decay=DECAY, clip_norm=1.0),
     mesh=mesh,
     seed=0,
@@ -85,7 +91,7 @@ def ours(
   state = program.init(stored.load())
   packs = packs_of(train, steps, row, depth)
   batches = [put_batch(pack_rows(train, x, row_length=row), mesh) for x in packs]
-  evaluation = ModelProgram(prediction_config(stored.config), mesh=mesh, head="encoder")
+  evaluation = ModelProgram(prediction_config(config), mesh=mesh, head="encoder")
 
   def step(number: int) -> jax.Array:
     nonlocal state
@@ -185,6 +191,9 @@ def main(arguments: list[str] | None = None):
     row = options.row_length
     longest = dataset.manifest["settings"]["max_sequence_length"]
     ways = {PACKED: ours(options.folder, train, held_out, steps, row)}
+    ways[UNMASKED] = ours(
+      options.folder, train, held_out, steps, row, attention_mask="none"
+    )
     ways[UNPACKED] = ours(options.folder, train, held_out, steps, longest, depth=1)
     if importlib.util.find_spec("sentence_transformers"):
       ways[THEIRS] = theirs(options.folder, train, held_out, steps)

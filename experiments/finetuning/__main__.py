@@ -2,8 +2,9 @@
 
   python -m experiments.finetuning --data FOLDER
 
-Trains on five tasks of GLUE and on SQuAD 1.1 from the weights in FOLDER/minilm-l6-h384;
-lab/real_data.py says what FOLDER holds. The same command resumes where it was stopped.
+Trains on five tasks of GLUE, on embeddings of STS-B's sentences, and on SQuAD 1.1 from the
+weights in FOLDER/minilm-l6-h384; lab/real_data.py says what FOLDER holds. The same command
+resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.options import add_some
 from lab.statistics import mean_and_sd, same_score
 from launch.data import make_held_out, prepare_dataset
+from launch.init_from import pooling_of
 from launch.sweep.file import Run, make_sweep
 from model import weights
-from training.evaluation import predict
+from training.evaluation import embed, predict
 from training.mesh import make_mesh
 from training.step import ModelProgram
 
@@ -54,9 +56,9 @@ class Same(NamedTuple):
 
   Attributes:
     sequences: how many are predicted.
-    different: how many differ in class, in the most likely start or end, or in the
-      predicted number by more than `TOLERANCE`.
-    largest: the largest difference of a logit.
+    different: how many differ in class, in the most likely start or end, or by more than
+      `TOLERANCE` in the predicted number or vector.
+    largest: the largest difference of a logit, or of a number of a vector.
   """
 
   sequences: int
@@ -82,6 +84,7 @@ def make_runs(
   spec = {
     "config": real_tasks.config_of(name),
     "overrides": files.overrides(directory)
+    | real_tasks.FIELDS.get(name, {})
     | {"optimizer.learning_rate": LEARNING_RATE}
     | dict(overrides),
     "arms": ARMS | {"unpacked": ARMS["unpacked"] | rows},
@@ -116,21 +119,26 @@ def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
   program = ModelProgram(stored.config, mesh=make_mesh(1), head=stored.head)
   params = stored.load()
   dataset = prepare_dataset(config)
-  logits = []
+  pairs = config.data.task == "scored_pairs"
+  pooling = pooling_of(config, stored).mode if pairs else ""
+  outputs = []
   for algorithm in (config.packing.algorithm, "none"):
     changed = config.copy_and_resolve_references()
     changed.packing.algorithm = algorithm
-    (held_out, *_) = make_held_out(changed, dataset)
-    logits.append(predict(program, params, held_out.batches()).logits)
+    (held_out, *_) = make_held_out(changed, dataset, pooling=pooling)
+    if pairs:
+      outputs.append(embed(program, params, held_out.batches(), pooling=pooling))
+    else:
+      outputs.append(predict(program, params, held_out.batches()).logits)
   return Same(
-    len(logits[0]),
-    sum(_differ(a, b) for a, b in zip(*logits, strict=True)),
-    max(float(np.abs(a - b).max()) for a, b in zip(*logits, strict=True)),
+    len(outputs[0]),
+    sum(_differ(a, b, numbers=pairs) for a, b in zip(*outputs, strict=True)),
+    max(float(np.abs(a - b).max()) for a, b in zip(*outputs, strict=True)),
   )
 
 
-def _differ(a: np.ndarray, b: np.ndarray) -> bool:
-  if a.shape == (1,):  # a number
+def _differ(a: np.ndarray, b: np.ndarray, *, numbers: bool) -> bool:
+  if numbers or a.shape == (1,):
     return not np.allclose(a, b, rtol=0, atol=TOLERANCE)
   return not np.isfinite([a, b]).all() or bool((a.argmax(0) != b.argmax(0)).any())
 

@@ -1,4 +1,4 @@
-"""Five tasks of GLUE, and SQuAD 1.1, from a folder with real data."""
+"""Five tasks of GLUE, STS-B by vectors, and SQuAD 1.1, from a folder with real data."""
 
 from __future__ import annotations
 
@@ -64,8 +64,17 @@ _GLUE = {
   "sst2": ("SST-2", "", 66),
 }
 GLUE = tuple(_GLUE)
-TASKS = (*GLUE, "squad")
-AT_MOST = {"sst2": 10_000, "squad": 20_000}  # examples to train on; other tasks use all
+PAIRS = "stsb_pairs"  # STS-B by the cosine of the vectors of its sentences
+TASKS = (*GLUE, PAIRS, "squad")
+FIELDS: dict[str, dict[str, Any]] = {  # of the configs of some tasks
+  PAIRS: {
+    "data.task": "scored_pairs",
+    "data.max_sequence_length": 128,
+    "train.batch_size": 32,
+  }
+}
+# Examples to train on; other tasks use all.
+AT_MOST = {"sst2": 10_000, PAIRS: 2_000, "squad": 20_000}
 QUICK_EXAMPLES = 64  # of each task
 QUICK = {"train.duration": "64 sequences", "optimizer.warmup": "32 sequences"}
 LEARNING_RATE = 1e-4  # for a small model; BERT-base uses at most 5e-5
@@ -74,7 +83,8 @@ _SQUAD_ROW = 384
 
 def config_of(task: str) -> str:
   """The config file of a task."""
-  return "configs/squad.py" if task == "squad" else f"configs/glue.py:{task}"
+  others = {"squad": "configs/squad.py", PAIRS: "configs/embeddings.py"}
+  return others.get(task, f"configs/glue.py:{task}")
 
 
 def files(
@@ -98,6 +108,10 @@ def files(
     if at_most:
       source = _some_articles(source, folder / f"squad-{at_most}.json", at_most)
     return Files(str(source), str(held_out), longest=_SQUAD_ROW, at_once=8)
+  if task == PAIRS:
+    sentences = files("stsb", data, folder, at_most=at_most)
+    both = (sentences.source, "train"), (sentences.held_out_source, "dev")
+    return Files(*(_with_cosines(pathlib.Path(x), folder / f"{n}.jsonl") for x, n in both))
   name, columns, longest = _GLUE[task]
   source = real_data.find(data, f"glue/{name}/train.tsv")
   held_out = real_data.find(data, f"glue/{name}/dev.tsv")
@@ -131,6 +145,19 @@ def _some_lines(
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_bytes(b"".join(lines[:first] + [lines[first + i] for i in sorted(drawn)]))
   return path
+
+
+def _with_cosines(source: pathlib.Path, path: pathlib.Path) -> str:
+  """Writes STS-B's sentences with scores from 0 to 1; returns the path."""
+  header, *lines = source.read_text().splitlines()
+  names = header.split("\t")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with path.open("w") as file:
+    for line in lines:
+      fields = dict(zip(names, line.split("\t"), strict=False))
+      record = {name: fields[name] for name in ("sentence1", "sentence2")}
+      print(json.dumps(record | {"score": float(fields["score"]) / 5}), file=file)
+  return str(path)
 
 
 def _some_articles(source: pathlib.Path, path: pathlib.Path, number: int) -> pathlib.Path:

@@ -39,14 +39,14 @@ def article(number: int) -> str:
 
 
 def write_real_data(folder):
-  """Writes articles in two files, CoLA, MRPC, SQuAD, and an encoder; all made up."""
+  """Writes articles in two files, CoLA, MRPC, STS-B, SQuAD, and an encoder; all made up."""
   (folder / "text").mkdir()
   half = ARTICLES // 2
   first, second = ("".join(map(article, range(start, start + half))) for start in (0, half))
   (folder / "text" / "a.txt.gz").write_bytes(gzip.compress(first.encode()))
   (folder / "text" / "b.txt").write_text(second)
   rng = np.random.default_rng(0)
-  for name in ("glue/CoLA", "glue/MRPC", "squad"):
+  for name in ("glue/CoLA", "glue/MRPC", "glue/STS-B", "squad"):
     (folder / name).mkdir(parents=True)
   for part, number in (("train", 90), ("dev", 41)):
     lines = []
@@ -58,6 +58,11 @@ def write_real_data(folder):
     lines = [f"{i % 2}\t{WORDS[i % 9]}\t{WORDS[i % 7]}" for i in range(number)]
     text = "\n".join(["Quality\t#1 String\t#2 String", *lines]) + "\n"
     (folder / "glue" / "MRPC" / f"{part}.tsv").write_text(text)
+    lines = [
+      f"{WORDS[i % 9]}\t{WORDS[i % 7]} {WORDS[i]}\t{i % 6}" for i in range(number // 2)
+    ]
+    text = "\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n"
+    (folder / "glue" / "STS-B" / f"{part}.tsv").write_text(text)
     articles = []
     for n in range(4):
       context = " ".join(rng.choice(WORDS, 40))
