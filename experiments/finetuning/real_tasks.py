@@ -110,8 +110,10 @@ def files(
     return Files(str(source), str(held_out), longest=_SQUAD_ROW, at_once=8)
   if task == PAIRS:
     sentences = files("stsb", data, folder, at_most=at_most)
-    both = (sentences.source, "train"), (sentences.held_out_source, "dev")
-    return Files(*(_with_cosines(pathlib.Path(x), folder / f"{n}.jsonl") for x, n in both))
+    return Files(
+      _with_cosines(sentences.source, folder / f"{PAIRS}-train.jsonl"),
+      _with_cosines(sentences.held_out_source, folder / f"{PAIRS}-dev.jsonl"),
+    )
   name, columns, longest = _GLUE[task]
   source = real_data.find(data, f"glue/{name}/train.tsv")
   held_out = real_data.find(data, f"glue/{name}/dev.tsv")
@@ -147,9 +149,9 @@ def _some_lines(
   return path
 
 
-def _with_cosines(source: pathlib.Path, path: pathlib.Path) -> str:
+def _with_cosines(source: str, path: pathlib.Path) -> str:
   """Writes STS-B's sentences with scores from 0 to 1; returns the path."""
-  header, *lines = source.read_text().splitlines()
+  header, *lines = pathlib.Path(source).read_text().splitlines()
   names = header.split("\t")
   path.parent.mkdir(parents=True, exist_ok=True)
   with path.open("w") as file:
