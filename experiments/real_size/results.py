@@ -103,7 +103,8 @@ def pretraining(part: Part, study: Study, left_out: str) -> Exhibit:
     f"{config.data.max_sequence_length} tokens, without dropout; LAMB with a rate of "
     f"{config.optimizer.learning_rate:g}. The rate was not tuned at this size. All arms "
     "see the same sequences in the same order, as many a step, and take turns on one "
-    "device. Minutes are those of steps with their input, without evaluations."
+    "device. Minutes are those of steps with their input, without evaluations. The packed "
+    f"arm: {packed[0]['computation']}."
   )
   rows = [
     [NAMES[x], f"{seconds[x] / 60:.1f}", f"{rates[x]:,.1f}", f"{ratios[x]:.2f}"]

@@ -29,7 +29,7 @@ import pipeline
 from lab.statistics import spread_of
 from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
-from launch import init_from
+from launch import computation, init_from
 from launch.data import make_held_out, make_loader, prepare_dataset
 from launch.fields import check
 from launch.plans import make_plan
@@ -118,7 +118,7 @@ class PairedRun:
     evaluated: the points of the learning curve at which the model is evaluated.
 
   Raises:
-    ConfigError, InputError: a value that cannot be used.
+    ConfigError, InputError, AttentionError: a value that cannot be used.
   """
 
   def __init__(
@@ -141,10 +141,11 @@ class PairedRun:
     assert isinstance(loader, pipeline.PackedLoader)  # the task masks tokens
     self._loader = loader
     given = init_from.open_weights(config)
-    self._model = model = init_from.run_model_config(
+    model = init_from.run_model_config(
       config, workdir=folder, vocab_size=len(dataset.vocabulary), stored=given
     )
-    program = make_program(config, model, recipe)
+    self._computation = computation.of_run(config, model, begun=None)
+    program = make_program(config, self._computation.config, recipe)
     self._params = None  # random
     if given:
       init_from.check_vocabulary(given, dataset.vocabulary)
@@ -155,6 +156,7 @@ class PairedRun:
       model, **{name: x for name, x in isolated.items() if hasattr(model, name)}
     )
     if alone != model:
+      alone = computation.of_run(config, alone, begun=None).config
       self._programs["alone"] = make_program(config, alone, recipe)
     (held_out,) = make_held_out(config, dataset)
     self._held_out = list(held_out.batches())
@@ -170,13 +172,13 @@ class PairedRun:
     """Trains and evaluates.
 
     Yields:
-      After each evaluation the result so far, and the state. The result has `recipe`,
-      `plan`; `curve`, for each point the counters at its end and means over its steps;
-      `evaluations`, each with `step`, the counters and two results of
+      After each evaluation the result so far, and the state. The result has `computation`,
+      in words; `recipe`; `plan`; `curve`, for each point the counters at its end and means
+      over its steps; `evaluations`, each with `step`, the counters and two results of
       `evaluate_pretraining`: `own`, with the model as it was trained, and `alone`, with
       each sequence isolated; and `sequences_a_step`, with the `mean` and the number of
-      `steps` by number of sequences. One of the counters is `seconds`, which evaluations,
-      and what the caller does in between, do not take.
+      `steps` by number of sequences. The counter `seconds` is without evaluations and
+      without what the caller does in between.
 
     Raises:
       Stopped: a loss is not finite.
@@ -207,6 +209,7 @@ class PairedRun:
         evaluations.append(counters | self._evaluate(state))
         yield (
           {
+            "computation": str(self._computation),
             "recipe": recipe.as_dict(),
             "plan": {
               "packing_factor": self._plan.packing_factor,
@@ -228,7 +231,8 @@ class PairedRun:
     shutil.rmtree(self._folder, ignore_errors=True)
     tokenizer, words = self._dataset.tokenizer, tuple(self._dataset.vocabulary)
     vocabulary = weights.Vocabulary(words, by_json=tokenizer.by_json)
-    hf.export_model(self._model, state["params"], self._folder, vocabulary=vocabulary)
+    model = self._computation.config
+    hf.export_model(model, state["params"], self._folder, vocabulary=vocabulary)
     if tokenizer.by_json:
       write_text(self._folder / TOKENIZER_FILE, tokenizer.definition)
 
