@@ -252,7 +252,8 @@ def main(arguments: list[str] | None = None) -> int:
   options.add(parser, "--minutes", 10, "start nothing that may end after this time")
   options.add(parser, "--seeds", SEEDS, "at most")
   options.add(parser, "--steps", STEPS, f"of a run, each of {BATCH} sequences")
-  options.add(parser, "--rate", RATE, "the peak learning rate", type=float)
+  about = "the peak learning rate; runs with another one replace those in --workdir"
+  options.add(parser, "--rate", RATE, about, type=float)
   about = "a tiny model and little text, in folders of their own, named quick"
   parser.add_argument("--quick", action="store_true", help=about)
   given = parser.parse_args(arguments)

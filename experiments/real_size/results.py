@@ -90,9 +90,10 @@ def pretraining(part: Part, study: Study, left_out: str) -> Exhibit:
   rates = {x: last(results[x][0])["sequences"] / seconds[x] for x in results}
   ratios = {x: rate / rates["constant"] for x, rate in rates.items()}
   finding = (
-    f"After {last(packed[0])['sequences']:,} sequences the held-out loss differs from that "
-    f"of packed training by {mean_difference(unpacked, packed):+.3f} nats unpacked and by "
-    f"{mean_difference(no_mask, packed):+.3f} without the mask. Packed training is "
+    f"After {last(packed[0])['sequences']:,} sequences the held-out loss of unpacked "
+    f"training differs from that of packed training by "
+    f"{mean_difference(unpacked, packed):+.3f} nats, and that without the mask by "
+    f"{mean_difference(no_mask, packed):+.3f}. Packed training is "
     f"{ratios['packed']:.2f} times as fast as unpacked training, at a packing factor of "
     f"{packed[0]['plan']['packing_factor']:.2f}."
   )
