@@ -60,7 +60,8 @@ of the last full run; minutes are those of the whole part. `packing_paper` has a
 each part of `experiments.reproduce`. [`atom_size`](../docs/atom_size.md) reproduces the
 atom-size paper. [`contamination`](../docs/contamination.md),
 [`load_balance`](../docs/load_balance.md) and [`finetuning`](../docs/finetuning.md) are
-studies of our own. The folder `lab` at the top has the code that they share.
+studies of our own. [`real_size`](../docs/reproduce.md#at-real-size), BERT-base, waits for a
+GPU. The folder `lab` at the top has the code that they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 

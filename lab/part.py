@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lab import records, report
@@ -23,6 +23,7 @@ MISTAKES = (InputError, ConfigError, WeightsError, OSError)
 
 
 Maker = Callable[[Part], Sequence[Exhibit]]
+ByAndBy = Callable[[Part], Iterator[Sequence[Exhibit]]]
 
 
 def make(maker: Maker, part: Part) -> list[Exhibit]:
@@ -32,21 +33,38 @@ def make(maker: Maker, part: Part) -> list[Exhibit]:
   is short if all of them exist. Exhibits get the minutes of all calls for this folder so
   far and, unless they name a machine, that of the runs in this folder or this one.
   """
+
+  def once(part: Part) -> Iterator[Sequence[Exhibit]]:
+    yield maker(part)
+
+  return make_by_and_by(once, part)
+
+
+def make_by_and_by(maker: ByAndBy, part: Part) -> list[Exhibit]:
+  """As `make`, where the maker yields all exhibits again whenever it knows more.
+
+  They are written each time, so a call that is ended loses nothing. Returns the last.
+  """
   part.folder.mkdir(parents=True, exist_ok=True)
-  start = time.monotonic()
+  path = part.folder / "minutes.json"
+  start, before = time.monotonic(), records.read(path) or 0.0
+  exhibits: list[Exhibit] = []
+
+  def minutes() -> float:
+    return before + (time.monotonic() - start) / 60
+
   try:
-    exhibits = maker(part)
+    for made in maker(part):
+      here = machine_of_runs(part.folder) or machine()
+      exhibits = [
+        dataclasses.replace(x, minutes=minutes(), machine=x.machine or here) for x in made
+      ]
+      text = report.part(part.folder.resolve().name, exhibits, quick=part.quick)
+      write_text(part.folder / "exhibits.md", text)
+      as_dicts = [dataclasses.asdict(exhibit) for exhibit in exhibits]
+      write_json(part.folder / "exhibits.json", as_dicts)
   finally:
-    path = part.folder / "minutes.json"
-    minutes = (records.read(path) or 0.0) + (time.monotonic() - start) / 60
-    write_json(path, minutes)
-  here = machine_of_runs(part.folder) or machine()
-  exhibits = [
-    dataclasses.replace(x, minutes=minutes, machine=x.machine or here) for x in exhibits
-  ]
-  text = report.part(part.folder.resolve().name, exhibits, quick=part.quick)
-  write_text(part.folder / "exhibits.md", text)
-  write_json(part.folder / "exhibits.json", [dataclasses.asdict(x) for x in exhibits])
+    write_json(path, minutes())
   return exhibits
 
 

@@ -30,8 +30,8 @@ ROOMS = {
   "rules reference record run summary sweep",
   "lab": "machine table options pictures exhibits statistics records real_data embeddings "
   "timing report part plans studies command",
-  "experiments": "finetuning load_balance packing_paper contamination atom_size reproduce "
-  "publish",
+  "experiments": "finetuning load_balance packing_paper contamination atom_size real_size "
+  "reproduce publish",
 }
 # A package imports these others.
 MAY_IMPORT: dict[str, set[str]] = {

@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import pathlib
 import shutil
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ import pipeline
 from lab.statistics import spread_of
 from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
-from launch import init_from
+from launch import computation, init_from
 from launch.data import make_held_out, make_loader, prepare_dataset
 from launch.fields import check
 from launch.plans import make_plan
@@ -38,6 +39,7 @@ from launch.record.parameters import parameters_digest
 from launch.record.progress import Progress
 from model import hf, weights
 from packing.files import write_text
+from pipeline.batches.packed import PackedBatch
 from pipeline.tokenizer import TOKENIZER_FILE
 from training.errors import Stopped
 from training.evaluation import evaluate_pretraining
@@ -59,12 +61,19 @@ class Schedule(NamedTuple):
   evaluated: Sequence[int]  # the points at which the model is evaluated
 
 
-def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Schedule:
+def make_schedule(
+  config: ConfigDict,
+  plan: packing.Plan,
+  *,
+  batches: str,
+  evaluated: Sequence[int] = EVALUATED,
+) -> Schedule:
   """Steps in which all arms see the same packs, and the steps at which they are compared.
 
   All arms see the packs of the config's steps with the config's rows, however
   `reduce_batch` rounds. Arms with other rows see as many sequences, and arms whose rows are
-  full as many tokens, except in the last step. `batches` is one of `streams.BATCHES`.
+  full as many tokens, except in the last step. `batches` is one of `streams.BATCHES`;
+  `evaluated` are some of the `POINTS`.
 
   Raises:
     ConfigError: a value that no recipe can have, or no paired run.
@@ -95,98 +104,164 @@ def make_schedule(config: ConfigDict, plan: packing.Plan, *, batches: str) -> Sc
     return round(whole * point / POINTS) * steps // whole
 
   points = sorted({step_of(point) for point in range(1, POINTS + 1)} - {0})
-  evaluated = sorted({step_of(point) for point in EVALUATED} - {0})
-  return Schedule(dataclasses.replace(recipe, steps=steps), rows, points, evaluated)
+  compared = sorted({step_of(point) for point in evaluated} - {0})
+  return Schedule(dataclasses.replace(recipe, steps=steps), rows, points, compared)
+
+
+class PairedRun:
+  """A run of an arm, prepared.
+
+  Args:
+    arm: how sequences become batches.
+    config: of the run; it already has the fields of the arm.
+    folder: of its parameters, if they are kept.
+    evaluated: the points of the learning curve at which the model is evaluated.
+
+  Raises:
+    ConfigError, InputError, AttentionError: a value that cannot be used.
+  """
+
+  def __init__(
+    self,
+    arm: Arm,
+    config: ConfigDict,
+    *,
+    folder: pathlib.Path,
+    evaluated: Sequence[int] = EVALUATED,
+  ):
+    self._arm, self._folder = arm, folder
+    self._name = f"{arm.name}, seed {config.seed}"
+    self._dataset = dataset = prepare_dataset(config)
+    self._plan = plan = make_plan(config, dataset.train)
+    self.schedule = make_schedule(config, plan, batches=arm.batches, evaluated=evaluated)
+    recipe = self.schedule.recipe
+    loader = make_loader(
+      config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
+    )
+    assert isinstance(loader, pipeline.PackedLoader)  # the task masks tokens
+    self._loader = loader
+    given = init_from.open_weights(config)
+    model = init_from.run_model_config(
+      config, workdir=folder, vocab_size=len(dataset.vocabulary), stored=given
+    )
+    self._computation = computation.of_run(config, model, begun=None)
+    program = make_program(config, self._computation.config, recipe)
+    self._params = None  # random
+    if given:
+      init_from.check_vocabulary(given, dataset.vocabulary)
+      self._params = init_from.initial_params(given, model, seed=config.seed)
+    self._programs = {"own": program}
+    isolated: dict[str, Any] = {"attention_mask": "segment", "position_reset": True}
+    alone = dataclasses.replace(
+      model, **{name: x for name, x in isolated.items() if hasattr(model, name)}
+    )
+    if alone != model:
+      alone = computation.of_run(config, alone, begun=None).config
+      self._programs["alone"] = make_program(config, alone, recipe)
+    (held_out,) = make_held_out(config, dataset)
+    self._held_out = list(held_out.batches())
+
+  def compile(self):
+    """Makes a step and an evaluation that do not count, so that `train` only computes."""
+    program = self._programs["own"]
+    state = program.init(self._params)
+    state, _ = program.train_step(state, put_batch(next(self._batches()), program.mesh))
+    self._evaluate(state)
+
+  def train(self) -> Iterator[tuple[dict[str, Any], State]]:
+    """Trains and evaluates.
+
+    Yields:
+      After each evaluation the result so far, and the state. The result has `computation`,
+      in words; `recipe`; `plan`; `curve`, for each point the counters at its end and means
+      over its steps; `evaluations`, each with `step`, the counters and two results of
+      `evaluate_pretraining`: `own`, with the model as it was trained, and `alone`, with
+      each sequence isolated; and `sequences_a_step`, with the `mean` and the number of
+      `steps` by number of sequences. The counter `seconds` is without evaluations and
+      without what the caller does in between.
+
+    Raises:
+      Stopped: a loss is not finite.
+    """
+    recipe, _, points, evaluated = self.schedule
+    counts: list[int] = []
+    curve: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
+    totals, seconds = {"sequences": 0, "real_tokens": 0}, 0.0
+    depths = np.array([len(strategy) for strategy in self._plan.strategies])
+    program = self._programs["own"]
+    paused = fit(
+      program,
+      self._batches(),
+      steps=recipe.steps,
+      pauses=points,
+      state=program.init(self._params),
+      name=self._name,
+    )
+    start = time.perf_counter()
+    for step, state, values in paused:
+      counts += [int(x["sequences"]) for x in values]
+      totals = {name: n + sum(int(x[name]) for x in values) for name, n in totals.items()}
+      seconds += time.perf_counter() - start
+      counters = {"step": step, **totals, "seconds": seconds}
+      curve.append(counters | means(values))
+      if step in evaluated:
+        evaluations.append(counters | self._evaluate(state))
+        yield (
+          {
+            "computation": str(self._computation),
+            "recipe": recipe.as_dict(),
+            "plan": {
+              "packing_factor": self._plan.packing_factor,
+              "sequences_a_pack_sd": spread_of(depths, self._plan.repeat_counts),
+            },
+            "curve": curve,
+            "evaluations": evaluations,
+            "sequences_a_step": {
+              "mean": float(np.mean(counts)),
+              "steps": {str(n): k for n, k in sorted(collections.Counter(counts).items())},
+            },
+          },
+          state,
+        )
+      start = time.perf_counter()
+
+  def keep(self, state: State):
+    """Writes the parameters into the run's folder, whose content they replace."""
+    shutil.rmtree(self._folder, ignore_errors=True)
+    tokenizer, words = self._dataset.tokenizer, tuple(self._dataset.vocabulary)
+    vocabulary = weights.Vocabulary(words, by_json=tokenizer.by_json)
+    model = self._computation.config
+    hf.export_model(model, state["params"], self._folder, vocabulary=vocabulary)
+    if tokenizer.by_json:
+      write_text(self._folder / TOKENIZER_FILE, tokenizer.definition)
+
+  def _batches(self) -> Iterator[PackedBatch]:
+    return stream(self._loader, self._arm.batches, rows=self.schedule.rows)
+
+  def _evaluate(self, state: State) -> dict[str, Any]:
+    unigram = self._dataset.manifest["most_frequent_token"]
+    results = {
+      name: evaluate_pretraining(
+        program, state["params"], self._held_out, unigram_token=unigram
+      )
+      for name, program in self._programs.items()
+    }
+    return {"alone": results["own"]} | results
 
 
 def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
-  """Trains and evaluates.
+  """Trains to the end; returns the result of `PairedRun`, and `parameters_digest`.
 
-  The config already has the fields of `arm`. Kept parameters replace the content of the
-  folder `keep_in`.
-
-  Returns:
-    `recipe`, `plan` and `parameters_digest`; `curve`, for each point the counters at its
-    end and means over its steps; `evaluations`, each with `step`, the counters and two
-    results of `evaluate_pretraining`: `own`, with the model as it was trained, and `alone`,
-    with each sequence isolated; and `sequences_a_step`, with the `mean` and the number of
-    `steps` by number of sequences.
-
-  Raises:
-    ConfigError, InputError: a value that cannot be used.
-    Stopped: a loss is not finite.
+  Kept parameters replace the content of the folder `keep_in`. Raises as `PairedRun`.
   """
-  dataset = prepare_dataset(config)
-  plan = make_plan(config, dataset.train)
-  recipe, rows, points, evaluated = make_schedule(config, plan, batches=arm.batches)
-  loader = make_loader(
-    config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
-  )
-  assert isinstance(loader, pipeline.PackedLoader)  # the task masks tokens
-  given = init_from.open_weights(config)
-  model = init_from.run_model_config(
-    config, workdir=keep_in, vocab_size=len(dataset.vocabulary), stored=given
-  )
-  program = make_program(config, model, recipe)
-  params = None  # random
-  if given:
-    init_from.check_vocabulary(given, dataset.vocabulary)
-    params = init_from.initial_params(given, model, seed=config.seed)
-  programs = {"own": program}
-  isolated: dict[str, Any] = {"attention_mask": "segment", "position_reset": True}
-  alone = dataclasses.replace(
-    model, **{name: x for name, x in isolated.items() if hasattr(model, name)}
-  )
-  if alone != model:
-    programs["alone"] = make_program(config, alone, recipe)
-  (held_out,) = make_held_out(config, dataset)
-  held_out_batches = list(held_out.batches())
-  unigram = dataset.manifest["most_frequent_token"]
-
-  counts: list[int] = []
-  curve: list[dict[str, Any]] = []
-  evaluations: list[dict[str, Any]] = []
-  totals = {"sequences": 0, "real_tokens": 0}
-  of_steps = stream(loader, arm.batches, rows=rows)
-  name = f"{arm.name}, seed {config.seed}"
-  paused = fit(
-    program, of_steps, steps=recipe.steps, pauses=points, params=params, name=name
-  )
-  for step, state, values in paused:
-    counts += [int(x["sequences"]) for x in values]
-    totals = {name: n + sum(int(x[name]) for x in values) for name, n in totals.items()}
-    curve.append({"step": step} | totals | means(values))
-    if step in evaluated:
-      results = {
-        name: evaluate_pretraining(
-          one, state["params"], held_out_batches, unigram_token=unigram
-        )
-        for name, one in programs.items()
-      }
-      results = {"alone": results["own"]} | results
-      evaluations.append({"step": step} | totals | results)
+  made = PairedRun(arm, config, folder=keep_in)
+  for result, state in made.train():  # noqa: B007
+    pass
   if arm.keep:
-    shutil.rmtree(keep_in, ignore_errors=True)
-    by_json = dataset.tokenizer.by_json
-    vocabulary = weights.Vocabulary(tuple(dataset.vocabulary), by_json=by_json)
-    hf.export_model(model, state["params"], keep_in, vocabulary=vocabulary)
-    if by_json:
-      write_text(keep_in / TOKENIZER_FILE, dataset.tokenizer.definition)
-  depths = np.array([len(strategy) for strategy in plan.strategies])
-  return {
-    "recipe": recipe.as_dict(),
-    "plan": {
-      "packing_factor": plan.packing_factor,
-      "sequences_a_pack_sd": spread_of(depths, plan.repeat_counts),
-    },
-    "parameters_digest": parameters_digest(jax.device_get(state["params"])),
-    "curve": curve,
-    "evaluations": evaluations,
-    "sequences_a_step": {
-      "mean": float(np.mean(counts)),
-      "steps": {str(n): k for n, k in sorted(collections.Counter(counts).items())},
-    },
-  }
+    made.keep(state)
+  digest = parameters_digest(jax.device_get(state["params"]))
+  return result | {"parameters_digest": digest}
 
 
 def fit(
@@ -195,10 +270,10 @@ def fit(
   *,
   steps: int,
   pauses: Collection[int],
-  params: Any = None,
+  state: State | None = None,
   name: str,
 ) -> Iterator[tuple[int, State, list[dict[str, Any]]]]:
-  """Trains from `params`, or from random parameters if there are none.
+  """Trains from a state, or from random parameters if there is none.
 
   Yields:
     After each step in `pauses`: its number, the state, and the totals that `train_step`
@@ -207,7 +282,7 @@ def fit(
   Raises:
     Stopped: a loss is not finite.
   """
-  state, values = program.init(params), []
+  state, values = state or program.init(), []
   with Progress(name, total=steps) as progress:
     for step, batch in zip(range(1, steps + 1), batches, strict=False):
       state, totals = program.train_step(state, put_batch(batch, program.mesh))
