@@ -55,6 +55,7 @@ TASKS = {
   "rte": GlueTask(_TWO, _ENTAILMENT),
   "wnli": GlueTask(_TWO, ("not_entailment", "entailment")),
 }
+MULTI_LABEL = "multi_label"  # the task whose sentences have several classes, or none
 OWN = "sentence", "sentence2"  # fields of a user's task; the second may be missing
 
 
@@ -73,14 +74,21 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
       settings forbid it.
   """
   _, labels = fields_and_labels(encoder.settings)
+  numbers: dict[str, int] = {}
   for document, (sequence,) in unlabelled_sequences(shard.documents, encoder):
-    yield sequence._replace(sequence_label=parse_label(document, labels))
+    if encoder.settings.task == MULTI_LABEL:
+      listed = label_list(document)
+      found = parse_labels(listed, labels, numbers, field="label", where=document.where)
+      label: float | list[bool] = [number in found for number in range(len(labels))]
+    else:
+      label = parse_label(document, labels)
+    yield sequence._replace(sequence_label=label)
 
 
 def unlabelled_sequences(
   documents: Iterable[Document], encoder: Encoder
 ) -> Iterator[tuple[Document, list[StoredSequence]]]:
-  """Each document and its sequence, with label 0.
+  """Each document and its sequence, with label 0, or without any of several classes.
 
   A sequence that is too long loses tokens at the end; a pair loses them at the end of the
   longer sentence, as in BERT's run_classifier.py.
@@ -89,11 +97,14 @@ def unlabelled_sequences(
     InputError: a sentence is invalid; or a sequence is too long, if the settings forbid it.
   """
   documents = iter(documents)
+  _, labels = fields_and_labels(encoder.settings)
+  label = [False] * len(labels) if encoder.settings.task == MULTI_LABEL else 0
   while batch := list(itertools.islice(documents, _EXAMPLES)):
     texts = [sentences(document, encoder.settings) for document in batch]
     flat = iter(encoder.tokenizer.encode([text for parts in texts for text in parts]))
     for document, parts in zip(batch, texts, strict=True):
-      yield document, [_sequence([next(flat) for _ in parts], document, encoder)]
+      sequence = _sequence([next(flat) for _ in parts], document, encoder)
+      yield document, [sequence._replace(sequence_label=label)]
 
 
 def _sequence(
@@ -136,6 +147,33 @@ def shorten(parts: list[list[int]], most: int):
   """
   while sum(map(len, parts)) > most:
     max(reversed(parts), key=len).pop()
+
+
+def label_list(document: Document) -> list:
+  """The label of a document with several classes; raises InputError if it is no list."""
+  if not isinstance(listed := document.fields["label"], list):
+    raise InputError(
+      f"{document.where}: label is {short_repr(listed)}; {MULTI_LABEL} takes lists of "
+      "classes everywhere. Write them as JSON lines, Parquet or Arrow."
+    )
+  return listed
+
+
+def parse_labels(
+  values: Iterable,
+  labels: tuple[str, ...],
+  numbers: dict[str, int],
+  *,
+  field: str,
+  where: str,
+) -> list[int]:
+  """The numbers of classes as in `parse_label`; `numbers` keeps those of known values."""
+  values = list(values)
+  for value in values:
+    if repr(value) not in numbers:  # they repeat
+      document = Document({field: value}, where)
+      numbers[repr(value)] = int(parse_label(document, labels, field=field))
+  return [numbers[repr(value)] for value in values]
 
 
 def parse_label(
@@ -190,11 +228,13 @@ def parse_label(
   indexed = indexed and [name.lower() for name in labels] != ["true", "false"]
   if indexed and number is not None and number in range(len(labels)):
     return int(number)
-  hidden = " Test splits hide their labels; use another split." if number == -1 else ""
+  hint = " Test splits hide their labels; use another split." if number == -1 else ""
+  if isinstance(value, list):
+    hint = f" For several classes, set the task {MULTI_LABEL}."
   indices = f"0 to {len(labels) - 1} or " if indexed else ""
   raise InputError(
     f"{document.where}: {field} is {short_repr(value)}; expected {indices}one of "
-    f"{', '.join(labels)}.{hidden}"
+    f"{', '.join(labels)}.{hint}"
   )
 
 
