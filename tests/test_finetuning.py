@@ -245,15 +245,32 @@ def test_tags_are_trained_on_resumed_and_scored_packed_and_not(task):
   halved = summary_of(task / "tags-halved")
   assert halved["parameters_digest"] == summary["parameters_digest"]
 
-  out = str(task / "tags-hf")
-  arguments = ["export", str(task / "tags-run"), "--step=8", "--out", out]
+  assert_same_unpacked_and_exported(task, "tags", **options)
+
+
+def assert_same_unpacked_and_exported(task, name, *, config, fields):
+  """The scores of step 8 of NAME-run, and of NAME-hf, which it is exported to."""
+  out = str(task / f"{name}-hf")
+  arguments = ["export", str(task / f"{name}-run"), "--step=8", "--out", out]
   assert model_command(arguments) == 0
   alone = fields | {"packing.algorithm": "none"}
-  unpacked = evaluate(task, "tags-hf", config="tagging.py", fields=alone)
-  packed = evaluate(task, "tags-run", "--step=8", **options)
-  assert unpacked["loss"] == pytest.approx(packed["loss"], rel=1e-5)
-  for name in ("score", "precision", "recall", "accuracy", "sequences"):
-    assert unpacked[name] == packed[name]
+  unpacked = evaluate(task, f"{name}-hf", config=config, fields=alone)
+  packed = evaluate(task, f"{name}-run", "--step=8", config=config, fields=fields)
+  assert unpacked.pop("loss") == pytest.approx(packed.pop("loss"), rel=1e-5)
+  assert unpacked == packed | {"step": None}
+
+
+@pytest.mark.slow
+def test_several_classes_are_trained_on_and_scored_packed_and_not(task):
+  rows = [{"sentence": " ".join(WORDS[:n]), "label": WORDS[: n % 4]} for n in range(1, 11)]
+  source = write_examples(task, "several", rows * 6)
+  fields = {"data.source": source, "data.held_out_source": source, "train.steps": 8}
+  fields |= {"data.directory": task / "several", "data.task": "multi_label"}
+  succeed(task, "several-run", config="classification.py", fields=fields)
+  summary = summary_of(task / "several-run")
+  assert summary["eval_score"] == summary["eval_micro_f1"]
+  options = {"config": "classification.py", "fields": fields}
+  assert_same_unpacked_and_exported(task, "several", **options)
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ def default_task(head: str, num_labels: int, *, multi_label: bool = False) -> st
   Example:
     >>> default_task("sequence_classification", 1)
     'regression'
+    >>> default_task("sequence_classification", 3, multi_label=True)
+    'multi_label'
   """
   if head == "question_answering":
     return "squad"
@@ -79,11 +81,12 @@ def settings_to_read(
     task = task or default_task(head, num_labels, multi_label=multi_label) or ""
     longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
     settings = DatasetSettings(source, longest, task=task)
-  fitting = [name for name, other in TASK_HEADS.items() if other == head]
-  fitting = [MULTI_LABEL] if multi_label else fitting
+  fitting, kind = [name for name, other in TASK_HEADS.items() if other == head], head
+  if multi_label:
+    fitting, kind = [MULTI_LABEL], f"{head} with several classes an example"
   if head and settings.task not in fitting:
     raise InputError(
-      f"The task {short_repr(settings.task)} does not fit {head}; expected "
+      f"The task {short_repr(settings.task)} does not fit {kind}. Give "
       f"{' or '.join(fitting)}."
     )
   of_run = dict(settings.column_names())

@@ -11,8 +11,8 @@
 | `tokens`      | input_ids; perhaps attention_mask,  | its tokens without the padding    |
 |               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
-| `classification`, `multi_label`, `regression` | sentence, perhaps sentence2, | as in GLUE |
-|               | label; for `multi_label` a list     |                                   |
+| `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
+| `multi_label` | the same, label being a list        | the same                          |
 | `tagging`     | tokens, tags                        | [CLS] window [SEP]                |
 | `pairs`       | anchor, positive, negatives         | several in a record, each         |
 |               |                                     | [CLS] text [SEP]                  |
