@@ -132,8 +132,8 @@ def find_classes(
   names, kinds = set[str](), set[bool]()
   for document in itertools.chain.from_iterable(part.read() for part in partitions):
     value = document.fields[field]
-    if task_name == glue.MULTI_LABEL:
-      glue.label_list(document)
+    if field == "label":
+      glue.check_listed(document, task_name)
     for one in value if isinstance(value, list) else [value]:
       kinds.add(type(one) is str)
       if not isinstance(one, str | int | float) or not str(one).strip() or len(kinds) > 1:

@@ -74,11 +74,12 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
       settings forbid it.
   """
   _, labels = fields_and_labels(encoder.settings)
-  numbers: dict[str, int] = {}
+  task_name, numbers = encoder.settings.task, dict[str, int]()
   for document, (sequence,) in unlabelled_sequences(shard.documents, encoder):
-    if encoder.settings.task == MULTI_LABEL:
-      listed = label_list(document)
-      found = parse_labels(listed, labels, numbers, field="label", where=document.where)
+    check_listed(document, task_name)
+    if task_name == MULTI_LABEL:
+      listed, where = document.fields["label"], document.where
+      found = parse_labels(listed, labels, numbers, field="label", where=where)
       label: float | list[bool] = [number in found for number in range(len(labels))]
     else:
       label = parse_label(document, labels)
@@ -149,14 +150,20 @@ def shorten(parts: list[list[int]], most: int):
     max(reversed(parts), key=len).pop()
 
 
-def label_list(document: Document) -> list:
-  """The label of a document with several classes; raises InputError if it is no list."""
-  if not isinstance(listed := document.fields["label"], list):
+def check_listed(document: Document, task_name: str):
+  """Refuses a list as the label of another task than `MULTI_LABEL`, or the reverse.
+
+  Raises:
+    InputError: says what the task takes.
+  """
+  label = document.fields["label"]
+  takes = f"one label a record. For lists of classes, set the task {MULTI_LABEL}"
+  if task_name == MULTI_LABEL:
+    takes = "lists of classes. Write one in each record, as JSON lines, Parquet or Arrow"
+  if isinstance(label, list) != (task_name == MULTI_LABEL):
     raise InputError(
-      f"{document.where}: label is {short_repr(listed)}; {MULTI_LABEL} takes lists of "
-      "classes everywhere. Write them as JSON lines, Parquet or Arrow."
+      f"{document.where}: label is {short_repr(label)}; {task_name} takes {takes}."
     )
-  return listed
 
 
 def parse_labels(
@@ -228,13 +235,11 @@ def parse_label(
   indexed = indexed and [name.lower() for name in labels] != ["true", "false"]
   if indexed and number is not None and number in range(len(labels)):
     return int(number)
-  hint = " Test splits hide their labels; use another split." if number == -1 else ""
-  if isinstance(value, list):
-    hint = f" For several classes, set the task {MULTI_LABEL}."
+  hidden = " Test splits hide their labels; use another split." if number == -1 else ""
   indices = f"0 to {len(labels) - 1} or " if indexed else ""
   raise InputError(
     f"{document.where}: {field} is {short_repr(value)}; expected {indices}one of "
-    f"{', '.join(labels)}.{hint}"
+    f"{', '.join(labels)}.{hidden}"
   )
 
 

@@ -68,8 +68,8 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Tagge
       raise InputError(
         f"{document.where} has {len(words)} tokens and {found}. Give each token a tag."
       )
-    found = glue.parse_labels(tags, names, numbers, field="tag", where=document.where)
-    yield from _windows(document, words, found, encoder)
+    labels = glue.parse_labels(tags, names, numbers, field="tag", where=document.where)
+    yield from _windows(document, words, labels, encoder)
 
 
 def unlabelled_sequences(

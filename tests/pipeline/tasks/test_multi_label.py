@@ -53,13 +53,14 @@ def test_columns_of_lists_are_read_by_the_names_of_hugging_face(tmp_path, vocab_
     ("multi_label", "hot", "dry,hot,wet", "label is 'hot'; multi_label takes lists"),
     ("multi_label", ["hot", None], "", "label is .*; expected names of classes"),
     ("multi_label", ["mild"], "dry,hot,wet", "label is 'mild'; expected 0 to 2 or one of"),
-    ("classification", [], "dry,hot", r"label is \[\]; .* set the task multi_label"),
+    ("classification", [], "", r"label is \[\]; .* set the task multi_label"),
+    ("regression", [1], "", r"label is \[1\]; regression takes one label a record"),
   ],
 )
 def test_labels_of_another_kind_are_refused_with_their_line(
   make, task, label, labels, message
 ):
-  rows = ROWS if task == "multi_label" else [ROWS[0] | {"label": "hot"}] * 6
+  rows = ROWS if task == "multi_label" else [ROWS[0] | {"label": 1}] * 6
   with pytest.raises(InputError, match=f"line 7: {message}"):
     make(task, [*rows, {"sentence": "a", "label": label}], labels=labels)
 
