@@ -192,7 +192,7 @@ class SequenceStore:
     labels = self._table["sequence_label"]
     if pa.types.is_list(labels.type):
       width = pc.list_value_length(labels)[0].as_py() if len(self) else 0
-      self.sequence_labels = pc.list_flatten(labels).to_numpy().reshape(-1, width)
+      self.sequence_labels = pc.list_flatten(labels).to_numpy().reshape(len(self), width)
     else:
       self.sequence_labels = labels.to_numpy()
     self.answer_starts = self.answer_ends = None

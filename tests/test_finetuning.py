@@ -264,6 +264,9 @@ def test_several_classes_are_trained_on_and_scored_packed_and_not(task):
   packed = evaluate(task, "several-run", **options)
   assert 0 <= packed["micro_f1"] == packed["score"] <= 1
   assert_same_unpacked_and_exported(task, "several", packed, **options)
+  options["fields"] = fields | {"data.task": "classification"}
+  refused = command(task, "several-hf", program="eval.py", **options)
+  assert "classification expects one" in programs.complete(refused, task).stderr
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import decimal
 import fractions
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -167,7 +167,7 @@ def check_listed(document: Document, task_name: str):
 
 
 def parse_labels(
-  values: Iterable,
+  values: Sequence,
   labels: tuple[str, ...],
   numbers: dict[str, int],
   *,
@@ -175,7 +175,6 @@ def parse_labels(
   where: str,
 ) -> list[int]:
   """The numbers of classes as in `parse_label`; `numbers` keeps those of known values."""
-  values = list(values)
   for value in values:
     if repr(value) not in numbers:  # they repeat
       document = Document({field: value}, where)
