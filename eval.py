@@ -37,6 +37,7 @@ from launch.record import report
 from launch.record.progress import Progress
 from launch.rules import check_fields, validate
 from model import MODELS, weights
+from pipeline.tasks.glue import MULTI_LABEL
 from pipeline.tasks.table import TASK_HEADS
 from training import processes
 from training.errors import ConfigError, Stopped
@@ -183,6 +184,11 @@ def open_model(
       f"{folder} holds a {stored.kind.__name__}, but config.data.task="
       f"{config.data.task} needs a {needed}. Train one from it first, with train.py and "
       f"--config.model.init_from={folder}."
+    )
+  if getattr(stored.config, "multi_label", False) and config.data.task != MULTI_LABEL:
+    raise ConfigError(
+      f"{folder} gives an example several classes; config.data.task={config.data.task} "
+      f"expects one. Set --config.data.task={MULTI_LABEL}."
     )
   init_from.check_length(config, stored.config.max_position_embeddings)
   return stored

@@ -87,6 +87,7 @@ input:
 
 output: one line per example, with its id in the source or, without one, its number from 0:
   {"id": "0", "label": "acceptable", "probabilities": {"unacceptable": ..., ...}}
+  {"id": "0", "labels": ["sad", "angry"], "probabilities": {"angry": ..., "sad": ..., ...}}
   {"id": "0", "value": 3.25}
   {"id": "0", "tokens": ["in", "Denver"], "tags": ["O", "B-LOC"], "probabilities": [...]}
   {"id": "56be4db0", "answer": "Denver Broncos", "probability": ..., "n_best": [...]}
@@ -355,6 +356,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     | {"max_sequence_length": longest},
     positions=config.max_position_embeddings,
     num_labels=config.num_labels,
+    multi_label=config.multi_label,
   )
   labels: tuple[str, ...] = ()
   if stored.head in ("sequence_classification", "token_classification"):

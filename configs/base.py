@@ -13,14 +13,15 @@ def get_config() -> ConfigDict:
 
   config.data = ConfigDict()
   # pretraining, sentences, documents, text, glue/NAME, squad, tagging, classification,
-  # regression, pairs, scored_pairs
+  # multi_label, regression, pairs, scored_pairs
   config.data.task = "pretraining"
   # stdlib: the standard library's text; prepared: the data in data.directory; files,
   # tfds:NAME, ...: docs/data.md
   config.data.source = "stdlib"
   config.data.held_out_source = ""  # a separate source to hold out, instead of a fraction
   config.data.mismatched_source = ""  # a second source to hold out; MNLI has one
-  # classification, tagging: names of the classes, such as "ham,spam"; "": those in the data
+  # classification, multi_label, tagging: names of the classes, such as "ham,spam"; "":
+  # those in the data
   config.data.labels = ""
   config.data.columns = ""  # names of fields in the source, such as text=content
   # Where documents in text files end: blank-line, line, file, wikiextractor, start:REGEX.

@@ -6,8 +6,9 @@
       --config.data.labels=ham,spam
 
 FOLDER is that of a run or of an imported model (python -m model import). Each line of the
-files has `sentence`, `label`, and `sentence2` if there are two. With
---config.data.task=regression the label is a number. `configs/glue.py` and
+files has `sentence`, `label`, and `sentence2` if there are two. Without data.labels the
+classes are those in the data. With --config.data.task=multi_label the label is a list of
+classes, with --config.data.task=regression a number. `configs/glue.py` and
 `configs/squad.py` start from this file.
 
 Recipe: section A.3 of arXiv 1810.04805 (32 sequences a step, 3 epochs, Adam), packed with

@@ -75,7 +75,7 @@ def model_config(
     "max_position_embeddings": config.data.max_sequence_length,
   }
   if family != "gpt2":
-    fields["num_labels"] = num_labels
+    fields |= {"num_labels": num_labels, "multi_label": config.data.task == "multi_label"}
   if family == "bert" and head == "encoder":
     fields["pooler"] = False  # a mean or a [CLS], without BERT's pooler
   if config.model.size != GIVEN:

@@ -210,9 +210,11 @@ class EncoderConfig(ModelConfig):
 
   Attributes:
     num_labels: the number of classes of a sequence or token classifier; 1 for regression.
+    multi_label: whether a sequence may have several of the classes, or none.
   """
 
   num_labels: int = 2
+  multi_label: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

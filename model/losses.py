@@ -290,8 +290,17 @@ def _following(tokens: jax.Array) -> jax.Array:
 
 
 def _classes(logits: jax.Array, batch: Arrays) -> dict[str, jax.Array]:
-  """The cross-entropy of classes, or with one label the squared error of a number."""
+  """The cross-entropy of classes, or with one label the squared error of a number.
+
+  Labels of bool[B, M, num_labels] mark several classes a sequence: the loss is the mean of
+  the classes' own cross-entropies, and a sequence is correct if each class is.
+  """
   labels = batch["sequence_labels"]
+  if labels.dtype == bool:
+    logits = _wide(logits)
+    each = jax.nn.softplus(logits) - jnp.where(labels, logits, 0)
+    right = ((logits > 0) == labels).all(-1)
+    return {"loss": each.mean(-1), "accuracy": right.astype(logits.dtype)}
   if logits.shape[-1] > 1:
     return _cross_entropy(logits, labels)
   numbers = _wide(logits)[..., 0]

@@ -166,7 +166,7 @@ def _add_prepare(command):
   add(group, "cross_documents", text, action=argparse.BooleanOptionalAction)
   group = command.add_argument_group("for --task text and documents")
   add(group, "min_words", "leave out documents with fewer", **number)
-  group = command.add_argument_group("for --task classification and tagging")
+  group = command.add_argument_group("for --task classification, multi_label and tagging")
   text = "class names, in the order of their numbers (default: those in the data, sorted)"
   add(group, "labels", text, metavar="NAME,...")
   group = command.add_argument_group("execution")

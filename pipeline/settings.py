@@ -39,7 +39,8 @@ class DatasetSettings:
     shard_bytes: bytes of documents in a shard; random next segments come from the same
       shard.
     labels: names of the classes in the order of their numbers, "no,yes", or a list in JSON
-      if names have commas; "" for those in the data (classification, tagging).
+      if names have commas; "" for those in the data (classification, multi_label,
+      tagging).
     mismatched_source: a second source to hold out, of another kind than the training data,
       such as MNLI's mismatched genres; needs held_out_source.
     min_words: documents with fewer are left out; white space separates words (text,

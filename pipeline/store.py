@@ -20,10 +20,12 @@ SCHEMA = pa.schema(
   [
     ("input_ids", pa.list_(pa.int32())),  # with special tokens
     ("first_type_length", pa.int32()),  # tokens of token type 0; the rest has type 1
-    ("sequence_label", pa.int32()),  # float32 for regression
+    ("sequence_label", pa.int32()),
   ]
 )
 REGRESSION_SCHEMA = SCHEMA.set(2, pa.field("sequence_label", pa.float32()))
+# For each class, whether the sequence has it.
+MULTI_LABEL_SCHEMA = SCHEMA.set(2, pa.field("sequence_label", pa.list_(pa.bool_())))
 # A question and a window of its context. Positions count tokens of the sequence; they are
 # 0, the [CLS], if the window does not hold the answer. Characters count from the start of
 # `text`, the piece of the context that the window shows.
@@ -61,7 +63,7 @@ class StoredSequence(NamedTuple):
 
   input_ids: Sequence[int]
   first_type_length: int
-  sequence_label: int | float
+  sequence_label: int | float | Sequence[bool]
 
 
 def write_sequences(
@@ -127,7 +129,8 @@ class SequenceStore:
   Attributes:
     lengths: int32[num_sequences], in tokens.
     first_type_lengths: int32[num_sequences]; tokens of token type 0.
-    sequence_labels: int32[num_sequences], or float32 for regression.
+    sequence_labels: int32[num_sequences]; float32 for regression; for several classes a
+      sequence bool[num_sequences, num_labels].
     has_token_labels: whether tokens have labels.
     answer_starts, answer_ends: int32[num_sequences], positions in the sequence; None if
       the schema has no answers.
@@ -186,7 +189,12 @@ class SequenceStore:
     self._starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
     self._table = pa.Table.from_batches(batches)
     self.first_type_lengths = self._table["first_type_length"].to_numpy()
-    self.sequence_labels = self._table["sequence_label"].to_numpy()
+    labels = self._table["sequence_label"]
+    if pa.types.is_list(labels.type):
+      width = pc.list_value_length(labels)[0].as_py() if len(self) else 0
+      self.sequence_labels = pc.list_flatten(labels).to_numpy().reshape(len(self), width)
+    else:
+      self.sequence_labels = labels.to_numpy()
     self.answer_starts = self.answer_ends = None
     if "start_position" in self.schema.names:
       self.answer_starts = self._table["start_position"].to_numpy()
@@ -272,7 +280,7 @@ def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:
   except (OSError, pa.ArrowInvalid) as error:
     raise InputError(f"Expected an Arrow file of sequences at {path}: {error}.") from error
   base = pa.schema([file_schema.field(i) for i in range(min(3, len(file_schema)))])
-  if not (base.equals(SCHEMA) or base.equals(REGRESSION_SCHEMA)) or not batches:
+  if base not in (SCHEMA, REGRESSION_SCHEMA, MULTI_LABEL_SCHEMA) or not batches:
     raise InputError(
       f"{path} has the columns {file_schema.names}; expected {SCHEMA.names}."
     )

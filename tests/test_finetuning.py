@@ -132,6 +132,16 @@ def evaluate(task, *arguments, **options):
   return json.loads(succeed(task, *arguments, "--json", program="eval.py", **options))
 
 
+def assert_same_unpacked_and_exported(task, name, packed, *, fields=(), **options):
+  """Whether NAME-run, exported to NAME-hf, has the scores that it has on packs."""
+  step, out = f"--step={packed['step']}", str(task / f"{name}-hf")
+  assert model_command(["export", str(task / f"{name}-run"), step, "--out", out]) == 0
+  fields = dict(fields) | {"packing.algorithm": "none"}
+  unpacked = evaluate(task, f"{name}-hf", fields=fields, **options)
+  expected = packed | {"loss": pytest.approx(packed["loss"], rel=1e-5), "step": None}
+  assert unpacked == expected
+
+
 @pytest.mark.slow
 def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
   workdir, folder = finetuned, finetuned.parent
@@ -140,13 +150,7 @@ def test_evaluation_is_the_same_packed_or_not_and_after_export(finetuned):
   packed = evaluate(folder, "cola-run", step)
   trained = {"seconds", "sequences_trained"}
   assert packed == {k: v for k, v in last.items() if k not in trained}
-  out = str(folder / "cola-hf")
-  assert model_command(["export", str(workdir), step, "--out", out]) == 0
-  unpacked = evaluate(folder, "cola-hf", fields={"packing.algorithm": "none"})
-  assert unpacked.pop("step") is None
-  assert unpacked["loss"] == pytest.approx(packed["loss"], rel=1e-5)
-  for name in ("score", "matthews", "sequences"):
-    assert unpacked[name] == packed[name]
+  assert_same_unpacked_and_exported(folder, "cola", packed)
   best = evaluate(folder, "cola-run")
   assert best == evaluate(folder, "cola-run", "--step=best")
   summary = summary_of(workdir)
@@ -245,15 +249,24 @@ def test_tags_are_trained_on_resumed_and_scored_packed_and_not(task):
   halved = summary_of(task / "tags-halved")
   assert halved["parameters_digest"] == summary["parameters_digest"]
 
-  out = str(task / "tags-hf")
-  arguments = ["export", str(task / "tags-run"), "--step=8", "--out", out]
-  assert model_command(arguments) == 0
-  alone = fields | {"packing.algorithm": "none"}
-  unpacked = evaluate(task, "tags-hf", config="tagging.py", fields=alone)
   packed = evaluate(task, "tags-run", "--step=8", **options)
-  assert unpacked["loss"] == pytest.approx(packed["loss"], rel=1e-5)
-  for name in ("score", "precision", "recall", "accuracy", "sequences"):
-    assert unpacked[name] == packed[name]
+  assert_same_unpacked_and_exported(task, "tags", packed, **options)
+
+
+@pytest.mark.slow
+def test_several_classes_are_trained_on_and_scored_packed_and_not(task):
+  rows = [{"sentence": " ".join(WORDS[:n]), "label": WORDS[: n % 4]} for n in range(1, 11)]
+  source = write_examples(task, "several", rows * 6)
+  fields = {"data.source": source, "data.held_out_source": source, "train.steps": 8}
+  fields |= {"data.directory": task / "several", "data.task": "multi_label"}
+  options = {"config": "classification.py", "fields": fields}
+  succeed(task, "several-run", **options)
+  packed = evaluate(task, "several-run", **options)
+  assert 0 <= packed["micro_f1"] == packed["score"] <= 1
+  assert_same_unpacked_and_exported(task, "several", packed, **options)
+  options["fields"] = fields | {"data.task": "classification"}
+  refused = command(task, "several-hf", program="eval.py", **options)
+  assert "classification expects one" in programs.complete(refused, task).stderr
 
 
 @pytest.mark.slow

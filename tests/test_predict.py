@@ -42,18 +42,20 @@ LABELS = "bad", "so", "good"
 ROW = 23
 HEADS = {
   "classification": "sequence_classification",
+  "multi_label": "sequence_classification",
   "regression": "sequence_classification",
   "squad": "question_answering",
   "tagging": "token_classification",
   "pretraining": "pretraining",
 }
-NAMED = "classification", "tagging"  # their classes have names
+NAMED = "classification", "multi_label", "tagging"  # their classes have names
 
 
 def make_folder(folder, task, *, steps=(0,), scale=1.0, **fields):
   """As python -m model import writes one; each step has different weights."""
   labels = LABELS if task in NAMED else ()
   fields |= {"num_labels": 3 if labels else {"regression": 1}.get(task, 2)}
+  fields |= {"multi_label": task == "multi_label"}
   config = packs.small_config(num_layers=1, max_position_embeddings=ROW, **fields)
   for step in steps:
     _, params = packs.random_params(config, seed=step, head=HEADS[task])
@@ -94,6 +96,7 @@ def write_lines(path, rows):
 texts = st.integers(0, 61).map(lambda n: " ".join(("abcdefghij?." * 6)[:n]))
 TASKS = {  # the fields of an example, and how many there are at most
   "classification": (["sentence"], 23),
+  "multi_label": (["sentence"], 13),
   "regression": (["sentence", "sentence2"], 13),
   "squad": (["question", "context"], 11),
   "tagging": (["tokens"], 13),
@@ -451,8 +454,9 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
   ("task", "options", "message"),
   [
     ("pretraining", "", "a BertForPreTraining, which cannot answer examples. Give --embed"),
-    ("classification", "--task squad", "does not fit sequence_classification; cla"),
+    ("classification", "--task squad", "does not fit sequence_classification. Give cla"),
     ("classification", "--task regression", "gives 3 numbers; regression takes one"),
+    ("multi_label", "--task classification", "several classes an example. Give multi_lab"),
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
     (
       "regression",

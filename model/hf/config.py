@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from model.config import BertConfig, ModelConfig
+from model.config import BertConfig, EncoderConfig, ModelConfig
 from model.files import parse_json
 from model.gpt2 import Gpt2Config
 from model.hf.tokenizer import SPECIAL_TOKENS
@@ -40,6 +40,8 @@ class _Family(NamedTuple):
   dropouts: dict[str, tuple]
 
 
+_MULTI_LABEL = "multi_label_classification"  # a value of problem_type
+_PROBLEMS = None, "single_label_classification", _MULTI_LABEL, "regression"
 _SHARED = {"add_cross_attention": (False,), "quantization_config": (None,)}
 # Fields of all encoders.
 _SIZES = {
@@ -68,7 +70,7 @@ _BERT = _Family(
     "is_decoder": (False,),
     "is_encoder_decoder": (False,),
     "pruned_heads": (None, {}),
-    "problem_type": (None, "single_label_classification", "regression"),
+    "problem_type": _PROBLEMS,
   }
   | _SHARED,
   {"classifier_dropout": (None,)},
@@ -121,7 +123,7 @@ _MODERN_BERT = _Family(
     "tie_word_embeddings": (True,),
     "embedding_dropout": (0.0,),
     "mlp_dropout": (0.0,),
-    "problem_type": (None, "single_label_classification", "regression"),
+    "problem_type": _PROBLEMS,
   }
   | _SHARED,
   {},
@@ -187,7 +189,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
 def _read_classes(
   path: pathlib.Path, value: dict, fields: dict, head: str
 ) -> tuple[str, ...]:
-  """Puts the number of classes into `fields` and returns their names.
+  """Puts the number and kind of classes into `fields` and returns their names.
 
   Other heads than classifiers, and a regression, have no names.
   """
@@ -198,6 +200,8 @@ def _read_classes(
     fields["num_labels"] = len(labels)
     if head in ("sequence_classification", "token_classification") and len(labels) > 1:
       names = _label_names(path, labels)
+  is_of_sequences = head == "sequence_classification"
+  fields["multi_label"] = is_of_sequences and value.get("problem_type") == _MULTI_LABEL
   if value.get("problem_type") == "regression":
     _refuse_unless(path, "num_labels", fields["num_labels"], (1,))
   return names
@@ -265,9 +269,7 @@ def bert_json(
   architecture = model_of(config, head).__name__
   if head == "pretraining" and not config.next_sentence:
     architecture = "BertForMaskedLM"
-  # In transformers, question answering has two labels: start and end.
-  num_labels = 2 if head == "question_answering" else config.num_labels
-  value = _json(config, "bert", architecture) | _classes_json(head, num_labels, labels)
+  value = _json(config, "bert", architecture) | _classes_json(config, head, labels)
   value["hidden_act"] = "gelu"
   if vocabulary:
     value["pad_token_id"] = _id_of(SPECIAL_TOKENS["pad_token"], vocabulary)
@@ -279,7 +281,7 @@ def modern_bert_json(
 ) -> dict:
   """The `config.json` of a ModernBERT; the inverse of `read_config`."""
   value = _json(config, "modernbert", model_of(config, head).__name__)
-  value |= _classes_json(head, config.num_labels, labels)
+  value |= _classes_json(config, head, labels)
   bases = {_GLOBAL: config.global_base, _LOCAL: config.local_base}
   return value | {
     "layer_types": _layer_types(config.num_layers, config.global_every),
@@ -291,14 +293,16 @@ def modern_bert_json(
   }
 
 
-def _classes_json(head: str, num_labels: int, labels: Sequence[str]) -> dict:
+def _classes_json(config: EncoderConfig, head: str, labels: Sequence[str]) -> dict:
+  # In transformers, question answering has two labels: start and end.
+  num_labels = 2 if head == "question_answering" else config.num_labels
   names = {str(i): name for i, name in enumerate(labels or _made_up(num_labels))}
   value: dict = {
     "id2label": names,
     "label2id": {name: int(i) for i, name in names.items()},
   }
-  if head == "sequence_classification" and num_labels == 1:
-    value["problem_type"] = "regression"
+  if head == "sequence_classification" and (config.multi_label or num_labels == 1):
+    value["problem_type"] = _MULTI_LABEL if config.multi_label else "regression"
   return value
 
 

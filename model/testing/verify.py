@@ -45,6 +45,11 @@ _LOCAL = {"global_every": 2, "local_window": 32}
 HEADS: dict[str, tuple[str, str, dict]] = {
   "masked tokens, next sentence": ("bert", "pretraining", {}),
   "sequence classes": ("bert", "sequence_classification", {"num_labels": 3}),
+  "several classes": (
+    "bert",
+    "sequence_classification",
+    {"num_labels": 3, "multi_label": True},
+  ),
   "regression": ("bert", "sequence_classification", {"num_labels": 1}),
   "token classes": ("bert", "token_classification", {"num_labels": 3}),
   "question answering": ("bert", "question_answering", {}),
@@ -415,6 +420,8 @@ def _random_sequences(config: ModelConfig, head: str) -> list[dict]:
       sequence["sequence_label"] = (
         float(rng.normal()) if number else int(rng.integers(num_labels))
       )
+      if getattr(config, "multi_label", False):
+        sequence["sequence_label"] = rng.random(num_labels) < 0.5
     elif head == "token_classification":
       sequence["token_labels"] = rng.integers(-1, num_labels, size=length)
     elif head == "question_answering":

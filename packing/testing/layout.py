@@ -27,8 +27,9 @@ def lay_out(
   Args:
     packs: the sequences of each row. A sequence holds `input_ids` int[L] or
       `input_embeddings` float[L, D], and optionally `token_type_ids` and `token_labels`
-      int[L], `mlm_positions` and `mlm_labels` int[K], `sequence_label`, `start_position`
-      and `end_position`. Positions count from the start of the sequence.
+      int[L], `mlm_positions` and `mlm_labels` int[K], `sequence_label` (a number, or
+      bool[num_labels]), `start_position` and `end_position`. Positions count from the start
+      of the sequence.
     row_length: S, in tokens.
     max_sequences: M; by default the number of sequences in the fullest row.
     max_masked: P; by default the number of masked tokens in the fullest row.
@@ -68,9 +69,10 @@ def lay_out(
   batch["cls_positions"] = zeros(max_sequences)
   batch["sequence_mask"] = zeros(max_sequences, bool)
   if "sequence_label" in fields:
-    dtype = np.result_type(*(np.asarray(s["sequence_label"]) for s in sequences))
-    is_class = np.issubdtype(dtype, np.integer)
-    batch["sequence_labels"] = zeros(max_sequences, np.int32 if is_class else np.float32)
+    labels = [np.asarray(s["sequence_label"]) for s in sequences]
+    kinds = {"b": bool, "i": np.int32, "u": np.int32}
+    dtype = kinds.get(np.result_type(*labels).kind, np.float32)
+    batch["sequence_labels"] = zeros(max_sequences, dtype, *labels[0].shape)
   answers = [name for name in _ANSWER_FIELDS if name in fields]
   batch |= {f"{name}s": zeros(max_sequences) for name in answers}
 

@@ -155,16 +155,14 @@ def _row(
     first_type_end = start + store.first_type_lengths[number]
     row["token_type_ids"][first_type_end : start + len(tokens)] = 1
 
-  def slots(values, dtype=np.int32) -> np.ndarray:
-    field = np.zeros(ids.size, dtype)
+  def slots(values, dtype=np.int32, *more: int) -> np.ndarray:
+    field = np.zeros((ids.size, *more), dtype)
     field[: used.size] = values
     return field
 
-  is_fraction = store.sequence_labels.dtype.kind == "f"
+  labels = store.sequence_labels
   row["cls_positions"] = slots(starts)
-  row["sequence_labels"] = slots(
-    store.sequence_labels[used], np.float32 if is_fraction else np.int32
-  )
+  row["sequence_labels"] = slots(labels[used], labels.dtype, *labels.shape[1:])
   row["sequence_mask"] = slots(True, bool)
   if store.answer_starts is not None and store.answer_ends is not None:
     row["start_positions"] = slots(starts + store.answer_starts[used])
@@ -198,7 +196,7 @@ def _check_rows(batch: PackedBatch, loader: PackedLoader, *, first_row: int):
 
   def equal(what: str, found: np.ndarray, expected: np.ndarray):
     if (found != expected).any():
-      row, column = np.argwhere(found != expected)[0].tolist()
+      row, column = np.argwhere(found != expected)[0, :2].tolist()
       raise AuditError(
         f"{what} in row {first_row + row}, column {column}: expected "
         f"{expected[row, column]}, found {found[row, column]}."

@@ -19,8 +19,9 @@ tokens per row at most:
 
 `segment_ids` and `mlm_segment_ids` number the sequences of a row 1, 2, ...; 0 is
 padding. Every other entry of padding or of an empty slot is 0. `sequence_labels` are
-float32 for regression. The texts of a pair are sequences, one after the other; their slots
-have the `sequence_ids` and `sequence_labels` of the pair.
+float32 for regression, and for several classes a sequence bool[B, M, num_labels]. The texts
+of a pair are sequences, one after the other; their slots have the `sequence_ids` and
+`sequence_labels` of the pair.
 
 A next-token loss predicts the token at t + 1 if it has the same segment as the token at t,
 not 0, and `loss_mask` is True at t + 1. Without `loss_mask` it predicts every token.
@@ -141,9 +142,9 @@ def pack_rows(
   real = batch["segment_ids"] > 0
   first_type_lengths = np.repeat(store.first_type_lengths[ids], lengths[used])
   batch["token_type_ids"][real] = batch["position_ids"][real] >= first_type_lengths
-  if store.sequence_labels.dtype.kind == "f":
-    batch["sequence_labels"] = batch["sequence_labels"].astype(np.float32)
-  batch["sequence_labels"][used] = store.sequence_labels[ids]
+  labels = store.sequence_labels
+  batch["sequence_labels"] = np.zeros((*used.shape, *labels.shape[1:]), labels.dtype)
+  batch["sequence_labels"][used] = labels[ids]
   if getattr(store, "has_token_labels", False):
     batch["token_labels"] = np.zeros_like(batch["input_ids"])
     batch["token_labels"][real] = store.gather(ids, labels=True)

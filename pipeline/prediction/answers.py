@@ -39,11 +39,12 @@ def answer_examples(
 
   Returns:
     For classes `{"id", "label", "probabilities"}`, the likeliest class and the
-    probabilities of all by name; for tagging `{"id", "tokens", "tags", "probabilities"}`,
-    lists with an entry for each word; for a regression `{"id", "value"}`; for squad `{"id",
-    "answer", "probability", "n_best"}`, where `n_best` has `{"text", "probability",
-    "score"}`, the likeliest first. A question without windows has the answer "" with
-    probability 0 and no `n_best`.
+    probabilities of all by name; for several classes an example `labels`, a list, instead
+    of `label`; for tagging `{"id", "tokens", "tags", "probabilities"}`, lists with an entry
+    for each word; for a regression `{"id", "value"}`; for squad `{"id", "answer",
+    "probability", "n_best"}`, where `n_best` has `{"text", "probability", "score"}`, the
+    likeliest first. A question without windows has the answer "" with probability 0 and no
+    `n_best`.
 
   Raises:
     InputError: the task has no answers, an example is invalid, or an output is not finite.

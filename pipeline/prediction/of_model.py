@@ -10,25 +10,29 @@ from typing import Any
 from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
+from pipeline.tasks.glue import MULTI_LABEL
 from pipeline.tasks.table import TASK_HEADS, TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 LONGEST_WINDOW = 384  # tokens, by default, as in BERT's code for SQuAD
 
 
-def default_task(head: str, num_labels: int) -> str | None:
+def default_task(head: str, num_labels: int, *, multi_label: bool = False) -> str | None:
   """The task of a model without a run; None if the head answers nothing.
 
   Example:
     >>> default_task("sequence_classification", 1)
     'regression'
+    >>> default_task("sequence_classification", 3, multi_label=True)
+    'multi_label'
   """
   if head == "question_answering":
     return "squad"
   if head == "token_classification":
     return "tagging"
   if head == "sequence_classification":
-    return "regression" if num_labels == 1 else "classification"
+    one = "regression" if num_labels == 1 else "classification"
+    return MULTI_LABEL if multi_label else one
   return None
 
 
@@ -41,6 +45,7 @@ def settings_to_read(
   changes: Mapping[str, Any],
   positions: int,
   num_labels: int,
+  multi_label: bool = False,
 ) -> DatasetSettings:
   """The settings with which a model reads and cuts examples.
 
@@ -53,6 +58,7 @@ def settings_to_read(
     changes: settings that the user chose; a value of None keeps the setting, and columns
       are added to those of `trained_on`.
     positions, num_labels: how many the model has.
+    multi_label: whether the model gives a sentence several classes.
 
   Raises:
     InputError: the task does not fit; sequences may be longer than the model's positions;
@@ -72,13 +78,16 @@ def settings_to_read(
         f"--task is {short_repr(task)}; the model's is {settings.task}. Leave it out."
       )
   else:
-    task = task or default_task(head, num_labels) or ""
+    task = task or default_task(head, num_labels, multi_label=multi_label) or ""
     longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
     settings = DatasetSettings(source, longest, task=task)
-  if head and TASK_HEADS.get(settings.task) != head:
-    fitting = [name for name, other in TASK_HEADS.items() if other == head]
+  fitting, kind = [name for name, other in TASK_HEADS.items() if other == head], head
+  if multi_label:
+    fitting, kind = [MULTI_LABEL], f"{head} with several classes an example"
+  if head and settings.task not in fitting:
     raise InputError(
-      f"The task {short_repr(settings.task)} does not fit {head}; {', '.join(fitting)} do."
+      f"The task {short_repr(settings.task)} does not fit {kind}. Give "
+      f"{' or '.join(fitting)}."
     )
   of_run = dict(settings.column_names())
   settings = dataclasses.replace(settings, **chosen)

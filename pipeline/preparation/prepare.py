@@ -24,6 +24,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.document_shards import TRAIN
 from pipeline.sources.partitions import Partition, fingerprint, open_source
+from pipeline.tasks import glue
 from pipeline.tasks.table import find_task
 from pipeline.tokenizer import Tokenizer
 
@@ -74,7 +75,7 @@ def prepare(
   for token in task.special_tokens if vocabulary else ():
     vocabulary.id_of(token)  # type: ignore[union-attr]
   if task.names_labels and not settings.labels:
-    names = find_classes(sources[TRAIN], task.document_fields(settings))
+    names = find_classes(sources[TRAIN], fields, settings.task)
     if len(names) < 2:
       only = ", ".join(map(repr, names)) or "none"
       raise InputError(
@@ -119,7 +120,9 @@ def prepare(
   return open_dataset(directory)
 
 
-def find_classes(partitions: Iterable[Partition], fields: DocumentFields) -> list[str]:
+def find_classes(
+  partitions: Iterable[Partition], fields: DocumentFields, task_name: str
+) -> list[str]:
   """The classes of the training documents, sorted, as numbers if all are whole numbers.
 
   Raises:
@@ -129,6 +132,8 @@ def find_classes(partitions: Iterable[Partition], fields: DocumentFields) -> lis
   names, kinds = set[str](), set[bool]()
   for document in itertools.chain.from_iterable(part.read() for part in partitions):
     value = document.fields[field]
+    if field == "label":
+      glue.check_listed(document, task_name)
     for one in value if isinstance(value, list) else [value]:
       kinds.add(type(one) is str)
       if not isinstance(one, str | int | float) or not str(one).strip() or len(kinds) > 1:

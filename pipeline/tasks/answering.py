@@ -27,6 +27,14 @@ def answer_class(_, outputs: Outputs, label_names: Sequence[str], __) -> dict:
   }
 
 
+def answer_classes(_, outputs: Outputs, label_names: Sequence[str], __) -> dict:
+  """The classes with a probability above 0.5, and the probabilities of all by name."""
+  # The logistic function, without the overflow of an exponential.
+  probabilities = (1 + np.tanh(_numbers(outputs[0], len(label_names)) / 2)) / 2
+  named = dict(zip(label_names, probabilities.tolist(), strict=True))
+  return {"labels": [name for name, p in named.items() if p > 0.5], "probabilities": named}
+
+
 def answer_tags(windows: Sequence, outputs: Outputs, label_names: Sequence[str], _) -> dict:
   """The words with their likeliest tags, and the probabilities of these."""
   if not windows:

@@ -6,7 +6,7 @@ import decimal
 import fractions
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,7 @@ TASKS = {
   "rte": GlueTask(_TWO, _ENTAILMENT),
   "wnli": GlueTask(_TWO, ("not_entailment", "entailment")),
 }
+MULTI_LABEL = "multi_label"  # the task whose sentences have several classes, or none
 OWN = "sentence", "sentence2"  # fields of a user's task; the second may be missing
 
 
@@ -73,14 +74,22 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
       settings forbid it.
   """
   _, labels = fields_and_labels(encoder.settings)
+  task_name, numbers = encoder.settings.task, dict[str, int]()
   for document, (sequence,) in unlabelled_sequences(shard.documents, encoder):
-    yield sequence._replace(sequence_label=parse_label(document, labels))
+    check_listed(document, task_name)
+    if task_name == MULTI_LABEL:
+      listed, where = document.fields["label"], document.where
+      found = parse_labels(listed, labels, numbers, field="label", where=where)
+      label: float | list[bool] = [number in found for number in range(len(labels))]
+    else:
+      label = parse_label(document, labels)
+    yield sequence._replace(sequence_label=label)
 
 
 def unlabelled_sequences(
   documents: Iterable[Document], encoder: Encoder
 ) -> Iterator[tuple[Document, list[StoredSequence]]]:
-  """Each document and its sequence, with label 0.
+  """Each document and its sequence, with label 0, or without any of several classes.
 
   A sequence that is too long loses tokens at the end; a pair loses them at the end of the
   longer sentence, as in BERT's run_classifier.py.
@@ -89,11 +98,14 @@ def unlabelled_sequences(
     InputError: a sentence is invalid; or a sequence is too long, if the settings forbid it.
   """
   documents = iter(documents)
+  _, labels = fields_and_labels(encoder.settings)
+  label = [False] * len(labels) if encoder.settings.task == MULTI_LABEL else 0
   while batch := list(itertools.islice(documents, _EXAMPLES)):
     texts = [sentences(document, encoder.settings) for document in batch]
     flat = iter(encoder.tokenizer.encode([text for parts in texts for text in parts]))
     for document, parts in zip(batch, texts, strict=True):
-      yield document, [_sequence([next(flat) for _ in parts], document, encoder)]
+      sequence = _sequence([next(flat) for _ in parts], document, encoder)
+      yield document, [sequence._replace(sequence_label=label)]
 
 
 def _sequence(
@@ -136,6 +148,38 @@ def shorten(parts: list[list[int]], most: int):
   """
   while sum(map(len, parts)) > most:
     max(reversed(parts), key=len).pop()
+
+
+def check_listed(document: Document, task_name: str):
+  """Refuses a list as the label of another task than `MULTI_LABEL`, or the reverse.
+
+  Raises:
+    InputError: says what the task takes.
+  """
+  label = document.fields["label"]
+  takes = f"one label a record. For lists of classes, set the task {MULTI_LABEL}"
+  if task_name == MULTI_LABEL:
+    takes = "lists of classes. Write one in each record, as JSON lines, Parquet or Arrow"
+  if isinstance(label, list) != (task_name == MULTI_LABEL):
+    raise InputError(
+      f"{document.where}: label is {short_repr(label)}; {task_name} takes {takes}."
+    )
+
+
+def parse_labels(
+  values: Sequence,
+  labels: tuple[str, ...],
+  numbers: dict[str, int],
+  *,
+  field: str,
+  where: str,
+) -> list[int]:
+  """The numbers of classes as in `parse_label`; `numbers` keeps those of known values."""
+  for value in values:
+    if repr(value) not in numbers:  # they repeat
+      document = Document({field: value}, where)
+      numbers[repr(value)] = int(parse_label(document, labels, field=field))
+  return [numbers[repr(value)] for value in values]
 
 
 def parse_label(

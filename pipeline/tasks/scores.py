@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import re
 import string
 from collections.abc import Callable, Sequence
@@ -16,17 +17,21 @@ from pipeline.tasks import squad, tagging
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """The fraction of correct predictions."""
+  """The fraction of correct predictions; of bool[N, C], those of all C classes."""
   from sklearn.metrics import accuracy_score
 
   return float(accuracy_score(labels, predictions))
 
 
-def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Harmonic mean of precision and recall for class 1; 0 if it never occurs."""
+def f1(labels: np.ndarray, predictions: np.ndarray, average: str = "binary") -> float:
+  """Harmonic mean of precision and recall for class 1; 0 if it never occurs.
+
+  With several classes a sequence, bool[N, C], `average` is "micro", over all N x C answers,
+  or "macro", the mean over classes.
+  """
   from sklearn.metrics import f1_score
 
-  return float(f1_score(labels, predictions, zero_division=0.0))
+  return float(f1_score(labels, predictions, average=average, zero_division=0.0))
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -121,18 +126,28 @@ _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
   "matthews": matthews,
   "pearson": pearson,
   "spearman": spearman,
+  "micro_f1": functools.partial(f1, average="micro"),
+  "macro_f1": functools.partial(f1, average="macro"),
+  "subset_accuracy": accuracy,
 }
 
 
 def score_sequences(
-  store: SequenceStore, outputs: Sequence[np.ndarray], *, metrics: Sequence[str]
+  store: SequenceStore,
+  outputs: Sequence[np.ndarray],
+  *,
+  metrics: Sequence[str],
+  others: Sequence[str] = (),
 ) -> dict[str, float]:
   """Metrics of the likeliest classes or of predicted numbers, and their mean as `score`.
+
+  Of several classes a sequence, those with a probability above 0.5 are predicted.
 
   Args:
     store: sequences with classes, or with numbers to predict.
     outputs: of each sequence float[num_labels] logits, or float[1].
     metrics: names of metrics.
+    others: names of metrics that do not count in `score`.
 
   Raises:
     ValueError: the outputs have wrong shapes or are not finite.
@@ -140,6 +155,8 @@ def score_sequences(
   labels, found = store.sequence_labels, np.stack(outputs)  # type: ignore[arg-type]
   if labels.dtype.kind == "f":
     fits, what = found.shape == (len(store), 1), "one finite number"
+  elif labels.dtype.kind == "b":
+    fits, what = found.shape == labels.shape, f"{labels.shape[1]} finite logits"
   else:
     fits = found.ndim == 2 and len(found) == len(store) and found.shape[1] > labels.max()
     what = f"{labels.max() + 1} or more finite logits"
@@ -148,8 +165,9 @@ def score_sequences(
       f"The outputs have the shape {found.shape}; expected {len(store)} times {what}."
     )
   predicted = found[:, 0] if labels.dtype.kind == "f" else found.argmax(axis=1)
-  values = {name: _METRICS[name](labels, predicted) for name in metrics}
-  return {"score": sum(values.values()) / len(values)} | values
+  predicted = found > 0 if labels.dtype.kind == "b" else predicted
+  values = {name: _METRICS[name](labels, predicted) for name in (*metrics, *others)}
+  return {"score": sum(values[name] for name in metrics) / len(metrics)} | values
 
 
 def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[str, float]:

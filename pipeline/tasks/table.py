@@ -12,6 +12,7 @@
 |               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
 | `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |
+| `multi_label` | the same, label being a list        | the same                          |
 | `tagging`     | tokens, tags                        | [CLS] window [SEP]                |
 | `pairs`       | anchor, positive, negatives         | several in a record, each         |
 |               |                                     | [CLS] text [SEP]                  |
@@ -34,6 +35,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import (
+  MULTI_LABEL_SCHEMA,
   PAIR_SCHEMA,
   QUESTION_SCHEMA,
   REGRESSION_SCHEMA,
@@ -109,7 +111,7 @@ class Task:
 
   @property
   def has_classes(self) -> bool:
-    """Whether the model predicts one of several named classes."""
+    """Whether the model predicts named classes."""
     is_classifier = self.head in ("sequence_classification", "token_classification")
     return is_classifier and self.schema != REGRESSION_SCHEMA
 
@@ -196,19 +198,25 @@ def _one_text(document: Document, settings: DatasetSettings) -> list[str]:
   return [causal.text_of(document)]
 
 
-def _sentence_task(fields: tuple[str, ...], metrics: tuple[str, ...], **options) -> Task:
-  """A task with a class or a number for one sentence or two."""
-  is_regression = options.get("schema") is REGRESSION_SCHEMA
+def _sentence_task(
+  fields: tuple[str, ...],
+  metrics: tuple[str, ...],
+  *,
+  others: tuple[str, ...] = (),
+  answer: Callable[..., dict] = answering.answer_class,
+  **options,
+) -> Task:
+  """A task with a class, several, or a number for one sentence or two."""
   return Task(
     fields=(*fields, "label"),
     make_sequences=glue.labelled_sequences,
     texts=glue.sentences,
     too_long=("truncate", "error"),
     head="sequence_classification",
-    score=functools.partial(scores.score_sequences, metrics=metrics),
+    score=functools.partial(scores.score_sequences, metrics=metrics, others=others),
     make_unlabelled=glue.unlabelled_sequences,
     line_fields=(*fields, *options.get("optional", ())),
-    answer=answering.answer_value if is_regression else answering.answer_class,
+    answer=answer,
     **options,
   )
 
@@ -227,6 +235,7 @@ def _pair_task(fields: tuple[str, ...], schema: pa.Schema, **options) -> Task:
   )
 
 
+_NUMBERS: dict = {"schema": REGRESSION_SCHEMA, "answer": answering.answer_value}
 TASKS = {
   "pretraining": Task(
     fields=("text",),
@@ -306,18 +315,27 @@ TASKS = {
   "classification": _sentence_task(
     glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
   ),
+  glue.MULTI_LABEL: _sentence_task(
+    glue.OWN[:1],
+    ("micro_f1",),
+    others=("macro_f1", "subset_accuracy"),
+    optional=glue.OWN[1:],
+    names_labels=True,
+    schema=MULTI_LABEL_SCHEMA,
+    answer=answering.answer_classes,
+  ),
   "regression": _sentence_task(
     glue.OWN[:1],
     ("pearson", "spearman"),
     optional=glue.OWN[1:],
-    schema=REGRESSION_SCHEMA,
+    **_NUMBERS,
   ),
 } | {
   f"glue/{name}": _sentence_task(
     task.fields,
     task.metrics,
     label_names=task.labels,
-    schema=SCHEMA if task.labels else REGRESSION_SCHEMA,
+    **({} if task.labels else _NUMBERS),
   )
   for name, task in glue.TASKS.items()
 }

@@ -60,7 +60,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Tagge
       or a sentence is too long, if the settings forbid it.
   """
   names = encoder.settings.label_names()
-  numbers: dict[str, int] = {}  # by tags as they are written; they repeat
+  numbers: dict[str, int] = {}
   for document in shard.documents:
     words, tags = words_of(document), document.fields["tags"]
     if not isinstance(tags, list) or len(tags) != len(words):
@@ -68,11 +68,8 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Tagge
       raise InputError(
         f"{document.where} has {len(words)} tokens and {found}. Give each token a tag."
       )
-    for tag in tags:
-      if repr(tag) not in numbers:
-        one = Document({"tag": tag}, document.where)
-        numbers[repr(tag)] = int(glue.parse_label(one, names, field="tag"))
-    yield from _windows(document, words, [numbers[repr(tag)] for tag in tags], encoder)
+    labels = glue.parse_labels(tags, names, numbers, field="tag", where=document.where)
+    yield from _windows(document, words, labels, encoder)
 
 
 def unlabelled_sequences(

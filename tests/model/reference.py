@@ -141,6 +141,7 @@ def _alone(model, batch: dict, row: int, slot: int):
   if kind not in MODERN_HEADS:
     inputs["token_type_ids"] = fields["token_type_ids"][tokens][None]
   label = fields["sequence_labels"][one]
+  label = label.float() if batch["sequence_labels"].dtype == bool else label
   if kind.endswith("BertForSequenceClassification"):
     result = model(**inputs, labels=label)
     return result, {"sequence_logits": ("sequence_mask", one, result.logits, label)}

@@ -66,6 +66,22 @@ def test_regression_gives_what_the_reference_gives(tmp_path):
   compare(model, reference.make_batch(regression=True), *imported(model, tmp_path))
 
 
+@pytest.mark.parametrize(("family", "sizes"), [("", SIZES), ("Modern", MODERN_SIZES)])
+def test_several_classes_keep_their_kind_and_loss(tmp_path, family, sizes):
+  kind = {"num_labels": 5, "problem_type": "multi_label_classification"}
+  model = reference.make(f"{family}BertForSequenceClassification", **sizes["odd"], **kind)
+  batch = reference.make_batch()
+  marks = np.random.default_rng(0).random((*batch["sequence_mask"].shape, 5)) < 0.3
+  batch["sequence_labels"] = marks
+  assert {0, 1, 2} <= set(marks[batch["sequence_mask"]].sum(axis=1))
+  config, head, params = imported(model, tmp_path / "theirs")
+  compare(model, batch, config, head, params)
+  hf.export_model(config, params, tmp_path / "ours")
+  opened = type(model).from_pretrained(tmp_path / "ours")
+  assert opened.config.problem_type == model.config.problem_type
+  assert hf.open_model(tmp_path / "ours").config == config
+
+
 @pytest.mark.parametrize("architecture", [*HEADS, *MODERN_HEADS, GPT2])
 def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, architecture):
   golden = json.loads((GOLDEN / "tokenizer.json").read_text())

@@ -27,6 +27,7 @@ HEADS: dict[str, dict] = {
   "pretraining without NSP": {"next_sentence": False},
   "sequence_classification": {"num_labels": 2},
   "regression": {"num_labels": 1},
+  "multi_label": {"num_labels": 3, "multi_label": True},
   "token_classification": {},
   "question_answering": {},
   "encoder": {},
@@ -59,7 +60,8 @@ CASES += [
 
 def head_of(name: str) -> str:
   head = name.removeprefix("modern_bert ").split()[0]
-  return "sequence_classification" if head == "regression" else head
+  others = ("regression", "multi_label")
+  return "sequence_classification" if head in others else head
 
 
 def config_of(name: str, **fields):
@@ -85,6 +87,9 @@ def test_packed_equals_unpacked_and_nothing_is_seen_that_must_not(
     request.getfixturevalue("optimised")
   head, row_length = head_of(name), 128 if fields else packs.ROW_LENGTH
   sequences = packs.random_sequences([LENGTHS[row_length]])[0]
+  if name == "multi_label":  # from no class to all three
+    for number, sequence in enumerate(sequences):
+      sequence["sequence_label"] = np.arange(3) < number % 4
   with jax.enable_x64(dtype == jnp.float64):
     model = packs.random_model(config_of(name, **fields, **kept_in(dtype)), head=head)
     found = differences(model, sequences, row_length=row_length)

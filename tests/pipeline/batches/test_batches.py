@@ -37,7 +37,7 @@ class TaskStore:
     self.lengths, self.first_type_lengths = store.lengths, store.first_type_lengths
     self.gather, self.texts = store.gather, None
     rng = np.random.default_rng(3)
-    self.sequence_labels = rng.random(len(store)).astype(np.float64)
+    self.sequence_labels = rng.random(len(store)).astype(np.float32)
     self.answer_starts = rng.integers(0, store.lengths)
     self.answer_ends = rng.integers(self.answer_starts, store.lengths)
 

@@ -39,6 +39,14 @@ def test_classes_have_names_and_probabilities():
   assert json.loads(json.dumps(found)) == found
 
 
+def test_several_classes_are_those_above_one_half():
+  logits = [[np.log([1 / 3, 1.0, 3.0])], [np.float32([1e4, -1e4, 1e4])]]
+  one, other = answer("multi_label", examples(2), logits, labels=("a", "b", "c"))
+  assert one["probabilities"] == pytest.approx({"a": 0.25, "b": 0.5, "c": 0.75})
+  assert (one["labels"], other["labels"]) == (["c"], ["a", "c"])
+  assert other["probabilities"] == {"a": 1, "b": 0, "c": 1}
+
+
 @pytest.mark.parametrize(
   ("task", "output", "width"),
   [
