@@ -54,7 +54,7 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   rows, panels, statements, ratios = [], {}, [], []
   for row_length, found in row_lengths.items():
     runs = {layout: found[layout] for layout in NAMES if layout in found}
-    panels[row_length] = {NAMES[x]: of_layout for x, of_layout in runs.items()}
+    panels[row_length] = {name: runs[x] for x, name in TIMED.items()}
     final = {x: np.array([segments_of(run)[-1] for run in runs[x]]) for x in runs}
     nats = {x: [mean_nats(run) for run in runs[x]] for x in runs}
     steps = {x: runs[x][0]["steps_per_epoch"] for x in runs}
