@@ -43,10 +43,10 @@ def get_config() -> ConfigDict:
   # error; "": the default of the task.
   config.data.too_long = ""
   # text: how documents become rows. packed: cut at the row length, packed and isolated;
-  # concat, padding: cut into atoms, the units of shuffling, which share rows
-  # (docs/batches.md).
+  # concat, concat_isolated, padding: cut into atoms, the units of shuffling, which share
+  # rows (docs/batches.md).
   config.data.layout = "packed"
-  config.data.atom_size = 0  # concat, padding: in tokens; 0: the row length
+  config.data.atom_size = 0  # of all but packed: in tokens; 0: the row length
   # padding: whether to predict end tokens that only fill an atom
   config.data.loss_on_padding = False
   # With packing.algorithm=online: documents that are read during training, as hf:NAME.

@@ -18,7 +18,7 @@ BPE of the same size is learned.
 To start from a Hugging Face GPT-2, set --config.model.init_from=FOLDER
 --config.model.size=given --config.model.positions=learned.
 
---config.data.layout is padding, concat or packed; with the first two,
+--config.data.layout is padding, concat, concat_isolated or packed; with all but packed,
 --config.data.atom_size is from a quarter of a row to 4 rows. For rows of 32 and 128 tokens
 set another --config.data.directory and --config.data.max_sequence_length; the paper has 256
 rows a step of 32 and of 64 tokens, and 128 rows of 128.

@@ -28,6 +28,7 @@ from launch.model_config import (
 )
 from launch.plans import ALGORITHMS
 from launch.recipe import check_recipe
+from pipeline.batches import atoms
 from pipeline.batches.plans import ONLINE
 from pipeline.tasks.table import TASK_HEADS, is_masked
 from training import optimizer
@@ -190,7 +191,7 @@ class _Rules:
   def check_data(self):
     """The layouts of rows."""
     data, task = self.config.data, self.config.data.task
-    layouts = ("packed", "concat", "padding") if task == "text" else ("packed",)
+    layouts = ("packed", *(atoms.LAYOUTS if task == "text" else ()))
     across = ""
     if is_masked(task):
       across = "; across documents: data.task=sentences, data.cross_documents=True"

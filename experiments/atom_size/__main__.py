@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from experiments.atom_size.atom_sizes import atom_sizes
-from experiments.atom_size.layouts import NAMES, concat_and_padding, packed
+from experiments.atom_size.layouts import NAMES, TIMED, concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
 from experiments.atom_size.runs import (
   LARGE,
@@ -36,7 +36,8 @@ from experiments.atom_size.runs import (
   make_study,
   time_steps,
 )
-from experiments.atom_size.steps import steps_an_epoch
+from experiments.atom_size.seeds import seeds_needed
+from experiments.atom_size.steps import full_size, steps_an_epoch
 from experiments.atom_size.text import filtering
 from lab import command, real_data
 from lab.exhibits import Exhibit, Part
@@ -50,7 +51,8 @@ from packing import InputError
 from pipeline.batches.atoms import documents
 
 PAPER_ROWS = (64, 32, 128)
-LONG_ROWS = (256, 512)  # longer than most documents; the paper leaves this case open
+# Longer than most documents; the paper leaves this case open.
+LONG_ROWS = {256: tuple(TIMED), 512: tuple(NAMES)}
 LARGE_ROWS = (128, 512)
 TEXT_BYTES = 15_000_000  # of Wikipedia's articles, for `LARGE`; 3 million tokens
 
@@ -59,9 +61,9 @@ def layouts_of(scale: Scale) -> dict[int, tuple[Layout, ...]]:
   """The layouts of each row length."""
   near, far = _of_atoms(0.5, 2.0), _of_atoms(0.25, 4.0)
   if scale is LARGE:
-    return dict.fromkeys(LARGE_ROWS, (*NAMES, *near))
-  every = (*NAMES, *near, *far)
-  return dict.fromkeys(PAPER_ROWS, every) | dict.fromkeys(LONG_ROWS, tuple(NAMES))
+    return dict.fromkeys(LARGE_ROWS, (*TIMED, *near))
+  every = (*TIMED, *near, *far)
+  return dict.fromkeys(PAPER_ROWS, every) | LONG_ROWS
 
 
 def _of_atoms(*sizes: float) -> tuple[Layout, ...]:
@@ -112,15 +114,17 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
   exhibits = [steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)]
   if scale is not LARGE:
     validation = real_data.find(part.real_data(), "wikitext-2/valid.txt")
-    exhibits.append(filtering(part, validation))
+    exhibits += [full_size(part), filtering(part, validation)]
   exhibits += [
     atom_sizes(part, kind, row_length, results[row_length], lengths)
     for row_length, of_length in layouts.items()
     for kind in ("concat", "padding")
     if Layout(kind, 2.0) in of_length
   ]
+  if scale is not LARGE:
+    exhibits.append(seeds_needed(part, results))
   exhibits.append(concat_and_padding(part, results))
-  timed = {n: time_steps(studies[n], list(NAMES)) for n in results}
+  timed = {n: time_steps(studies[n], list(TIMED)) for n in results}
   exhibits += [packed(part, n, found, timed[n]["seconds"]) for n, found in results.items()]
   made = [run for of_arm in of_arms.values() for runs in of_arm.values() for run in runs]
   places = {"trained on": machines_of(made), "steps timed on": machines_of(timed.values())}

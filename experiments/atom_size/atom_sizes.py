@@ -7,8 +7,8 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -31,41 +31,49 @@ from pipeline.batches import atoms
 MARGIN = 0.01  # nats; the paper's atoms of two rows differ by 0.013 from those of one
 RANKS = 0.25  # the margin for mean ranks
 ATOMS = (0.25, 0.5, 1.0, 2.0, 4.0)  # in rows
-# Final perplexities for `ATOMS`, from Table 2 and the captions of Figures 7 to 10 of the
-# paper. Its Table 3 has other numbers.
-PAPER: dict[tuple[str, int], tuple[str, ...]] = {
-  ("concat", 32): ("222.14", "", "91.21", "", ""),
-  ("concat", 64): ("207.04", "157.39", "118.08", "119.66", "121.18"),
-  ("concat", 128): ("159.81", "", "110.31", "", ""),
-  ("padding", 32): ("196.83", "", "85.56", "", ""),
-  ("padding", 64): ("175.33", "134.43", "102.82", "104.46", "105.85"),
-  ("padding", 128): ("146.95", "", "86.20", "", ""),
+
+
+class Paper(NamedTuple):
+  """What the paper prints for `ATOMS`; "" for what it does not have."""
+
+  figure: str
+  perplexities: Sequence[str]  # final; its Table 3 has other numbers
+  ranks: Sequence[str]
+
+
+NOT_PRINTED = Paper("", ("",) * len(ATOMS), ("",) * len(ATOMS))
+PAPER: dict[tuple[str, int], Paper] = {
+  ("concat", 64): Paper(
+    "Figure 1 and Table 2",
+    ("207.04", "157.39", "118.08", "119.66", "121.18"),
+    ("5.00", "4.00", "1.05", "1.96", "2.99"),
+  ),
+  ("padding", 64): Paper(
+    "Figure 2 and Table 2",
+    ("175.33", "134.43", "102.82", "104.46", "105.85"),
+    ("5.00", "4.00", "1.18", "2.03", "2.79"),
+  ),
+  ("concat", 32): Paper(
+    "Figure 7", ("222.14", "", "91.21", "", ""), ("5", "", "1", "", "")
+  ),
+  ("concat", 128): Paper(
+    "Figure 8", ("159.81", "", "110.31", "", ""), ("4", "", "1", "", "")
+  ),
+  ("padding", 32): Paper(
+    "Figure 9", ("196.83", "", "85.56", "", ""), ("5", "", "1.1", "", "")
+  ),
+  ("padding", 128): Paper(
+    "Figure 10", ("146.95", "", "86.20", "", ""), ("4", "", "1.23", "", "")
+  ),
 }
-PAPER_RANKS: dict[tuple[str, int], tuple[str, ...]] = {
-  ("concat", 32): ("5", "", "1", "", ""),
-  ("concat", 64): ("5.00", "4.00", "1.05", "1.96", "2.99"),
-  ("concat", 128): ("4", "", "1", "", ""),
-  ("padding", 32): ("5", "", "1.1", "", ""),
-  ("padding", 64): ("5.00", "4.00", "1.18", "2.03", "2.79"),
-  ("padding", 128): ("4", "", "1.23", "", ""),
-}
-_NONE = ("",) * len(ATOMS)  # for row lengths that the paper does not have
 PAPER_ATOMS = {32: ATOMS, 64: ATOMS, 128: ATOMS[:-1]}
-FIGURES = {
-  ("concat", 64): "Figure 1 and Table 2",
-  ("padding", 64): "Figure 2 and Table 2",
-  ("concat", 32): "Figure 7",
-  ("concat", 128): "Figure 8",
-  ("padding", 32): "Figure 9",
-  ("padding", 128): "Figure 10",
-}
 
 
 def atom_sizes(
   part: Part, kind: str, row_length: int, found: Found, lengths: np.ndarray
 ) -> Exhibit:
   """The exhibit of which atom of `kind` is best: Figures 1, 2 and 7 to 10, and Table 2."""
-  base = Layout(kind)
+  base, paper = Layout(kind), PAPER.get((kind, row_length), NOT_PRINTED)
   layouts = [Layout(kind, atom) for atom in ATOMS if Layout(kind, atom) in found]
   runs = {layout: found[layout] for layout in layouts}
   names = {layout: f"{layout.atom:g} S" for layout in layouts}
@@ -114,10 +122,10 @@ def atom_sizes(
   if kind == "concat":
     del compared[2]  # concat has no ends at cuts
   return part.exhibit(
-    FIGURES.get((kind, row_length), f"Rows of {row_length}, {kind}"),
+    paper.figure or f"Rows of {row_length}, {kind}",
     f"{kind}, rows of {row_length}: perplexity by the size of atoms",
     finding,
-    claim=("" if (kind, row_length) in FIGURES else "(Not in the paper.) ")
+    claim=("" if paper.figure else "(Not in the paper.) ")
     + f"Of all atoms, those of a row have the lowest perplexity ({kind}, rows of "
     f"{row_length}).",
     statements=[
@@ -132,7 +140,7 @@ def atom_sizes(
       for what, values, unit in compared
     ],
     pictures=[picture],
-    text=_table_of_atoms(kind, row_length, final, ranks, nats, if_free, held)
+    text=_table_of_atoms(base, paper, row_length, final, ranks, nats, if_free, held)
     + f"\n\nSeeds: {len(runs[base])}; differences are of logarithms, in nats.",
   )
 
@@ -163,13 +171,13 @@ def _ranks(segments: Mapping[Layout, np.ndarray]) -> dict[Layout, list[float]]:
   return dict(zip(segments, ranks.tolist(), strict=True))
 
 
-def _table_of_atoms(kind: str, row_length: int, final, ranks, nats, if_free, held) -> str:
-  of_paper = dict(zip(ATOMS, PAPER.get((kind, row_length), _NONE), strict=True))
-  printed_ranks = PAPER_RANKS.get((kind, row_length), _NONE)
-  of_paper_ranks = dict(zip(ATOMS, printed_ranks, strict=True))
+def _table_of_atoms(
+  base: Layout, paper: Paper, row_length: int, final, ranks, nats, if_free, held
+) -> str:
+  of_paper = dict(zip(ATOMS, paper.perplexities, strict=True))
+  of_paper_ranks = dict(zip(ATOMS, paper.ranks, strict=True))
   # Ranks are comparable only among as many atoms.
   same_ranks = len(ranks) == len(PAPER_ATOMS.get(row_length, ATOMS))
-  base = Layout(kind)
   rows = []
   for layout in final:
     printed = of_paper[layout.atom]

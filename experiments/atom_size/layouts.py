@@ -20,17 +20,18 @@ from experiments.atom_size.perplexities import (
   nats_of,
   segments_of,
 )
-from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL
+from experiments.atom_size.runs import CONCAT, ISOLATED, PACKED, PADDING, PADDING_ALL
 from lab.exhibits import Exhibit, Part, Statement
-from lab.statistics import larger, mean_and_sd, paired_difference
+from lab.statistics import larger, mean_and_sd, paired_difference, quartiles
 from lab.table import table
 
-NAMES = {
+TIMED = {
   CONCAT: "concat",
   PADDING: "padding",
   PADDING_ALL: "padding, predicted too",
   PACKED: "packed",
 }
+NAMES = TIMED | {ISOLATED: "concat, isolated"}
 # Table 3: steps of its two epochs and final perplexity, of concat and of padding.
 PAPER_TABLE_3 = {
   32: ((28_120, "91.01"), (31_816, "87.22")),
@@ -52,8 +53,8 @@ def concat_and_padding(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
   """The exhibit of Table 3 and Figure 3: concat, padding and the loss on padding."""
   rows, panels, statements, ratios = [], {}, [], []
   for row_length, found in row_lengths.items():
-    runs = {layout: found[layout] for layout in NAMES}
-    panels[row_length] = {NAMES[x]: of_layout for x, of_layout in runs.items()}
+    runs = {layout: found[layout] for layout in NAMES if layout in found}
+    panels[row_length] = {name: runs[x] for x, name in TIMED.items()}
     final = {x: np.array([segments_of(run)[-1] for run in runs[x]]) for x in runs}
     nats = {x: [mean_nats(run) for run in runs[x]] for x in runs}
     steps = {x: runs[x][0]["steps_per_epoch"] for x in runs}
@@ -115,18 +116,21 @@ def packed(
 ) -> Exhibit:
   """The exhibit of how packing compares at equal steps, text and time.
 
-  `seconds` has, for each layout, the seconds of a step in each turn.
+  `seconds` has, for each layout of `TIMED`, the seconds of a step in each turn. A step of
+  isolated documents takes as long as one of `concat`: the operations are the same.
   """
-  layouts = [PACKED, CONCAT, PADDING, PADDING_ALL]
+  layouts = [PACKED, CONCAT, PADDING, PADDING_ALL, ISOLATED]
+  layouts = [layout for layout in layouts if layout in found]
+  seconds = {**seconds, ISOLATED.name: seconds[CONCAT.name]}
   base = np.array(seconds[PACKED.name])  # in the same turns, so drift cancels in the ratio
   clock = {x: float(np.median(base) * np.median(seconds[x.name] / base)) for x in layouts}
   runs = {x: [_timed(run, clock[x]) for run in found[x]] for x in layouts}
   held = {x: np.array([held_out(run) for run in runs[x]]) for x in layouts}
-  statements, rows = [], []
+  nats, statements, rows = nats_of(held), [], []
   for layout in layouts[1:]:
     equal = {
       "equal steps": _at_equal(runs[PACKED], runs[layout], by="step"),
-      "equal text": tuple(nats_of({x: held[x] for x in (PACKED, layout)}).values()),
+      "equal text": (nats[PACKED], nats[layout]),
       "equal time": _at_equal(runs[PACKED], runs[layout], by="seconds"),
     }
     rows.append([NAMES[layout]])
@@ -138,12 +142,16 @@ def packed(
           f"{NAMES[layout]}"
         )
         statements.append(larger(claim, theirs, ours))
+  if ISOLATED in found:
+    claim = f"Rows of {row_length}: isolated documents lower concat's held-out perplexity"
+    statements.append(larger(claim, nats[CONCAT], nats[ISOLATED]))
   steps = {x: len(runs[x][0]["nats"]) for x in layouts}
+  ms = {x: quartiles(1e3 * np.array(seconds[x.name])) for x in layouts}
   totals = [
     [
       NAMES[x],
       f"{steps[x]:,}",
-      f"{1e3 * clock[x]:.1f} ({_quartiles(seconds[x.name])})",
+      "{:.1f} ({low:.1f} to {high:.1f})".format(1e3 * clock[x], **ms[x]),
       f"{steps[x] * clock[x]:.0f}",
       mean_and_sd(held[x], 2),
     ]
@@ -195,8 +203,3 @@ def _at(run: Result, value: float, by: str) -> float:
   points = run["evaluations"]
   nats = [math.log(point["perplexity"]) for point in points]
   return float(np.interp(math.log(value), [math.log(x[by]) for x in points], nats))
-
-
-def _quartiles(seconds: Sequence[float]) -> str:
-  low, high = np.percentile(seconds, [25, 75])
-  return f"{1e3 * low:.1f} to {1e3 * high:.1f}"

@@ -20,13 +20,7 @@ Result = Mapping[str, Any]
 Found = Mapping[Layout, Sequence[Result]]  # a row length's runs, by seed
 
 
-def last_epoch(
-  nats: npt.ArrayLike,
-  targets: npt.ArrayLike,
-  *,
-  steps_per_epoch: float,
-  epochs: int,
-) -> np.ndarray:
+def segments_of(run: Result) -> np.ndarray:
   """The perplexity in each segment of the last epoch; a segment is 1 % of an epoch.
 
   It is exp of the mean loss over all tokens of a segment. The paper averages perplexities
@@ -34,10 +28,9 @@ def last_epoch(
   losses, which depends on the size of atoms.
 
   Args:
-    nats: the mean loss of each step of a run, from the first on.
-    targets: how many tokens were predicted in each step.
-    steps_per_epoch: may be a fraction, if epochs are laid end to end.
-    epochs: of the run. A step belongs to the segment that holds its middle.
+    run: has `nats`, the mean loss of each step from the first on; `targets`, how many
+      tokens were predicted in each; and `steps_per_epoch`, which may be a fraction, if
+      epochs are laid end to end. A step belongs to the segment that holds its middle.
 
   Returns:
     float64[SEGMENTS].
@@ -48,16 +41,15 @@ def last_epoch(
   Example: a run of 2 epochs of 200 steps with a token each, whose loss grows.
 
     >>> nats = np.log(np.repeat(np.arange(1, 201), 2))
-    >>> segments = last_epoch(nats, np.ones(400), steps_per_epoch=200, epochs=2)
-    >>> segments[[0, 1, -1]].round(6).tolist()
+    >>> run = {"nats": nats, "targets": np.ones(400), "steps_per_epoch": 200}
+    >>> segments_of(run)[[0, 1, -1]].round(6).tolist()
     [101.0, 102.0, 200.0]
 
   References:
     The atom-size paper, A.6; the last segment is its final perplexity.
   """
-  weights = np.asarray(targets, float)
-  middles = (np.arange(weights.size) + 0.5) / steps_per_epoch - (epochs - 1)
-  segments = np.floor(middles * SEGMENTS).astype(int)
+  weights = np.asarray(run["targets"], float)
+  segments = np.floor(_places(run) * SEGMENTS).astype(int)
   inside = (segments >= 0) & (segments < SEGMENTS)
 
   def total(values) -> np.ndarray:
@@ -67,9 +59,14 @@ def last_epoch(
   if not tokens.all():
     raise ValueError(
       f"Expected a step in each of the {SEGMENTS} segments of the last epoch, found "
-      f"{steps_per_epoch:.1f} steps an epoch and {weights.size} in all."
+      f"{run['steps_per_epoch']:.1f} steps an epoch and {weights.size} in all."
     )
-  return np.exp(total(weights * np.asarray(nats, float)) / tokens)
+  return np.exp(total(weights * np.asarray(run["nats"], float)) / tokens)
+
+
+def _places(run: Result) -> np.ndarray:
+  """float[T]: the middle of each step, in epochs from the beginning of the last."""
+  return (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"] - (epochs_of(run) - 1)
 
 
 def smooth(values: npt.ArrayLike, alpha: float) -> np.ndarray:
@@ -103,16 +100,9 @@ def epochs_of(run: Result) -> int:
   return round(len(run["nats"]) / run["steps_per_epoch"])
 
 
-def segments_of(run: Result) -> np.ndarray:
-  """Perplexity in hundredths of the last epoch."""
-  steps, epochs = run["steps_per_epoch"], epochs_of(run)
-  return last_epoch(run["nats"], run["targets"], steps_per_epoch=steps, epochs=epochs)
-
-
 def mean_nats(run: Result, *, free: int = 0) -> float:
   """The mean loss over the last epoch; `free` of its tokens cost nothing, uncounted."""
-  middles = (np.arange(len(run["nats"])) + 0.5) / run["steps_per_epoch"]
-  compared = middles > epochs_of(run) - 1
+  compared = _places(run) > 0
   targets = np.array(run["targets"])[compared]
   nats = float(np.array(run["nats"])[compared] @ targets)
   return nats / (targets.sum() - free)

@@ -14,11 +14,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-import pipeline
 from lab import records
 from lab.machine import machine_and_device
 from lab.studies.paired_run import fit
@@ -26,10 +24,9 @@ from lab.studies.study import Arm, Study, agrees, identity, worker
 from lab.timing.turns import in_turns
 from launch.data import make_held_out, make_loader, prepare_dataset
 from launch.model_config import model_config
-from launch.plans import make_plan
 from launch.recipe import parse_duration
 from packing.files import write_json
-from pipeline.batches.loader import RowLoader
+from pipeline import PreparedDataset
 from pipeline.batches.packed import PackedBatch
 from training.evaluation import evaluate_causal
 from training.mesh import make_mesh, put_batch
@@ -73,7 +70,7 @@ class Layout(NamedTuple):
   """How documents become rows.
 
   Attributes:
-    kind: concat, padding or packed.
+    kind: concat, concat_isolated, padding or packed.
     atom: in rows; packed rows have no atoms, and 1 here.
     loss_on_padding: whether end tokens that only fill an atom are predicted too.
   """
@@ -101,6 +98,7 @@ class Layout(NamedTuple):
 
 
 CONCAT, PADDING, PACKED = Layout("concat"), Layout("padding"), Layout("packed")
+ISOLATED = Layout("concat_isolated")
 PADDING_ALL = Layout("padding", loss_on_padding=True)
 
 
@@ -144,8 +142,8 @@ def make_study(
   )
 
 
-class Shared:
-  """The dataset, the step and the held-out text, which all arms of a row length share.
+def prepare(config: ConfigDict) -> tuple[PreparedDataset, TrainingProgram]:
+  """The dataset of a run, and its model and training step.
 
   Args:
     config: that of any arm; arms differ only in the layout and in the seed.
@@ -153,49 +151,20 @@ class Shared:
   Raises:
     ConfigError, InputError: the text cannot be used.
   """
-
-  def __init__(self, config: ConfigDict):
-    packed = config.copy_and_resolve_references()
-    packed.data.update({"layout": "packed", "atom_size": 0, "loss_on_padding": False})
-    self.dataset = prepare_dataset(packed)
-    self.plan = make_plan(packed, self.dataset.train)
-    self._packed = packed
-    optimizer = packed.optimizer
-    peak, steps = optimizer.learning_rate, optimizer.warmup_steps
-    options = ("b1", "b2", "eps", "weight_decay", "clip_norm")
-    self.program = TrainingProgram(
-      model_config(packed, head="causal", vocab_size=len(self.dataset.vocabulary)),
-      adamw(
-        optax.warmup_constant_schedule(peak / steps, peak, steps - 1),
-        **{name: optimizer[name] for name in options},
-      ),
-      mesh=make_mesh(1),
-      seed=config.seed,
-      head="causal",
-      loss_unit=config.train.loss_unit,
-    )
-
-  def loader(self, config: ConfigDict) -> RowLoader:
-    """The rows of an arm, with as many slots as packs have."""
-    if config.data.layout == "packed":
-      return make_loader(
-        config, self.dataset.train, self.dataset.vocabulary, plan=self.plan
-      )
-    return pipeline.AtomLoader(
-      self.dataset.train,
-      layout=config.data.layout,
-      row_length=config.data.max_sequence_length,
-      atom_size=config.data.atom_size,
-      batch_size=config.train.batch_size,
-      seed=config.seed,
-      loss_on_padding=config.data.loss_on_padding,
-      num_slots=self.plan.packing_depth,
-    )
-
-  def held_out(self) -> list[PackedBatch]:
-    """Windows of the held-out documents, the same for all arms."""
-    (held_out,) = make_held_out(self._packed, self.dataset)
-    return list(held_out.batches())
+  dataset, optimizer = prepare_dataset(config), config.optimizer
+  peak, steps = optimizer.learning_rate, optimizer.warmup_steps
+  options = ("b1", "b2", "eps", "weight_decay", "clip_norm")
+  return dataset, TrainingProgram(
+    model_config(config, head="causal", vocab_size=len(dataset.vocabulary)),
+    adamw(
+      optax.warmup_constant_schedule(peak / steps, peak, steps - 1),
+      **{name: optimizer[name] for name in options},
+    ),
+    mesh=make_mesh(1),
+    seed=config.seed,
+    head="causal",
+    loss_unit=config.train.loss_unit,
+  )
 
 
 def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
@@ -212,8 +181,10 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     InputError: the documents do not fit the layout.
   """
   del keep_in
-  shared = Shared(config)
-  loader, program, held_out = shared.loader(config), shared.program, shared.held_out()
+  dataset, program = prepare(config)
+  loader = make_loader(config, dataset.train, dataset.vocabulary)
+  (windows,) = make_held_out(config, dataset)  # the same for all arms
+  held_out = list(windows.batches())
   epochs, unit = parse_duration("train.duration", config.train.duration)
   assert unit == "epoch", "see make_study"
   steps = round(epochs * loader.batches_per_epoch)
@@ -228,7 +199,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
   with contextlib.closing(loader.iterate()) as batches:
     for step, state, values in fit(
       program,
-      map(as_atoms, batches),
+      batches,
       steps=steps,
       pauses={round(steps * n / PARTS) for n in range(1, PARTS + 1)} - {0},
       name=f"{arm.name}, seed {config.seed}",
@@ -243,12 +214,6 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     "evaluations": evaluations,
     "held_out": evaluate(state["params"], held_out),
   }
-
-
-def as_atoms(batch: PackedBatch) -> PackedBatch:
-  """Adds the fields of atoms to a packed batch, in which all real tokens are predicted."""
-  is_real = batch["segment_ids"] > 0
-  return {"loss_mask": is_real, "real_tokens": is_real.sum(1, dtype=np.int32)} | batch
 
 
 def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
@@ -268,23 +233,21 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   same = kept is not None and agrees(kept.get("of"), made_from)
   if same and kept["seconds"].keys() >= configs.keys():
     return kept
-  shared = Shared(first)
-  program, state = shared.program, shared.program.init()
+  dataset, program = prepare(first)
+  state = program.init()
 
   def some_steps(batches, _: int):
     nonlocal state
     for batch in itertools.islice(batches, STEPS_A_TURN):
-      state, _ = program.train_step(state, put_batch(as_atoms(batch), program.mesh))
+      state, _ = program.train_step(state, put_batch(batch, program.mesh))
     return state["step"]
 
   with contextlib.ExitStack() as stack:
-    batches = {
-      name: stack.enter_context(contextlib.closing(shared.loader(config).iterate()))
-      for name, config in configs.items()
-    }
-    turns = {
-      name: functools.partial(some_steps, batches) for name, batches in batches.items()
-    }
+    turns = {}
+    for name, config in configs.items():
+      batches = make_loader(config, dataset.train, dataset.vocabulary).iterate()
+      stack.enter_context(contextlib.closing(batches))
+      turns[name] = functools.partial(some_steps, batches)
     name = f"timing rows of {first.data.max_sequence_length}"
     taken = in_turns(turns, rounds=TURNS, name=name)
   seconds = {name: (x / STEPS_A_TURN).tolist() for name, x in taken.items()}

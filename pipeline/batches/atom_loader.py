@@ -14,23 +14,22 @@ from pipeline.store import SequenceStore
 
 
 class AtomLoader(RowLoader):
-  """Batches of the layouts `concat` and `padding`; see `pipeline/batches/atoms.py`.
+  """Batches of `concat`, `concat_isolated` and `padding`; see `pipeline/batches/atoms.py`.
 
   Each epoch shuffles the atoms and then makes rows of them, so the rows of an atom longer
-  than a row follow each other. `RowLoader` describes the order of batches and
+  than a row follow each other. A row is one sequence, unless documents are isolated.
+  `RowLoader` describes the order of batches and
   processes.
 
   Args:
     store: the documents, of the task `text`.
-    layout: "concat" or "padding".
+    layout: one of `atoms.LAYOUTS`.
     row_length: S, in tokens.
     atom_size: s, in tokens; 0 for the row length.
     batch_size: B, rows of a batch, over all processes.
     seed: selects the order of atoms.
     loss_on_padding: whether end tokens that only fill an atom are targets too. The first
       end token after the text always is.
-    num_slots: M, slots for sequences in a row, of which only the first is used: a row is
-      one sequence.
 
   Raises:
     InputError: the layout is unknown, neither of atom and row divides the other, or an
@@ -47,14 +46,15 @@ class AtomLoader(RowLoader):
     batch_size: int,
     seed: int,
     loss_on_padding: bool = False,
-    num_slots: int = 1,
   ):
-    self.store, self.num_slots = store, num_slots
-    self.loss_on_padding = loss_on_padding
+    self.store, self.loss_on_padding = store, loss_on_padding
     lengths, self.end_id = documents(store)
     self.atoms = cut(
       lengths, layout=layout, atom_size=atom_size or row_length, row_length=row_length
     )
+    self.isolated = layout == "concat_isolated"
+    self._ends = np.cumsum(lengths + 1)
+    self.num_slots = self._most_documents() if self.isolated else 1
     self.order = PerEpoch(functools.partial(self.atoms.order, seed))
     super().__init__(
       num_rows=self.atoms.num_rows,
@@ -62,6 +62,16 @@ class AtomLoader(RowLoader):
       batch_size=batch_size,
       shuffle_seed=None,
     )
+
+  def _documents_at(self, places: np.ndarray) -> np.ndarray:
+    """The numbers of the documents at some places of the stream."""
+    return np.searchsorted(self._ends, places, side="right")
+
+  def _most_documents(self) -> int:
+    """The most that a row can have parts of."""
+    first, last = self.atoms.starts, self.atoms.starts + self.atoms.lengths - 1
+    in_block = self._documents_at(last) - self._documents_at(first) + 1
+    return int(in_block.max()) * self.atoms.blocks_per_row
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
     order = np.arange(self.atoms.starts.size) if epoch is None else self.order(epoch)
@@ -71,15 +81,11 @@ class AtomLoader(RowLoader):
     """Adds `loss_mask` and `real_tokens`, which does not count end tokens that only fill.
 
     The model treats end tokens as any token; the unused end of the last row is padding.
-    `sequence_ids` is the number of the row's first atom.
+    `sequence_ids` is the number of the row's first atom. If documents are isolated, a
+    sequence is what a block has of a document.
     """
     sizes = self.atoms.sizes(contents)
-    lengths = np.zeros((len(contents), self.num_slots), np.int64)
-    lengths[:, 0] = sizes.sum(axis=1)
-    sequence_ids = np.full(lengths.shape, -1, np.int64)
-    first_atoms = np.searchsorted(self.atoms.offsets, contents[:, 0], side="right") - 1
-    sequence_ids[:, 0] = first_atoms
-
+    rows = np.repeat(np.arange(len(contents)), sizes.sum(axis=1))  # of each token
     used = contents >= 0
     starts, text_lengths = (
       x[contents[used]] for x in (self.atoms.starts, self.atoms.lengths)
@@ -89,6 +95,16 @@ class AtomLoader(RowLoader):
     text = np.repeat(text_lengths, sizes)  # of the block of each token
     tokens = np.full(places.size, self.end_id, np.int32)
     tokens[places < text] = self.store.read(starts, text_lengths)
+
+    slots = np.zeros(tokens.size, np.int64)  # of each token
+    if self.isolated:
+      owners = self._documents_at(np.repeat(starts, sizes) + places)
+      numbers = np.cumsum((places == 0) | (np.diff(owners, prepend=-1) != 0))
+      slots = numbers - numbers[np.searchsorted(rows, rows)]
+    lengths = np.zeros((len(contents), self.num_slots), np.int64)
+    np.add.at(lengths, (rows, slots), 1)
+    first_atoms = np.searchsorted(self.atoms.offsets, contents[:, :1], side="right") - 1
+    sequence_ids = np.where(lengths > 0, first_atoms, -1)
     batch = lay_out(tokens, lengths, sequence_ids, row_length=self.row_length)
 
     real = batch["segment_ids"] > 0

@@ -1,4 +1,4 @@
-"""From documents to rows of atoms: the layouts `concat` and `padding`.
+"""From documents to rows of atoms: `concat`, `concat_isolated` and `padding`.
 
 An atom is the unit of shuffling: up to `atom_size` tokens. Rows have `row_length` tokens
 (the paper's MSL). After the shuffle, smaller atoms are merged into rows and larger ones
@@ -9,6 +9,9 @@ are split.
 | concat  | all documents and their end tokens are one stream, cut every s tokens      |
 | padding | each document alone is cut every s - 1 tokens, and end tokens fill each    |
 |         | piece up to s; where s > MSL, they fill only the last row of a tail        |
+
+`concat_isolated` has the atoms of `concat`; in its rows each document is a sequence of its
+own, as is each atom of a row of several.
 
 Where s > MSL, a tail of exactly k rows has no end token: it would need a row of end tokens
 alone, which would teach nothing.
@@ -32,7 +35,7 @@ from packing import InputError
 from packing.errors import check_integer, short_repr
 from pipeline.store import SequenceStore
 
-LAYOUTS = ("concat", "padding")
+LAYOUTS = ("concat", "concat_isolated", "padding")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,7 +101,7 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
 
   Args:
     lengths: int[D]; tokens of each document.
-    layout: "concat" or "padding".
+    layout: one of `LAYOUTS`.
     atom_size: s, in tokens.
     row_length: S, in tokens.
 
@@ -131,7 +134,7 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
     )
   lengths = np.asarray(lengths, np.int64)
   size = min(atom_size, row_length)  # tokens of a block
-  if layout == "concat":
+  if layout != "padding":
     num_tokens = int((lengths + 1).sum())
     starts = np.arange(0, num_tokens, size)
     sizes = np.minimum(size, num_tokens - starts)

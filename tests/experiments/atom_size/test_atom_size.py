@@ -10,40 +10,40 @@ import numpy as np
 import pytest
 
 from experiments.atom_size import __main__ as atom_size
-from experiments.atom_size import layouts, perplexities, runs
+from experiments.atom_size import layouts, runs
 from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
-from experiments.atom_size.perplexities import mean_nats
-from experiments.atom_size.runs import CONCAT, PACKED, PADDING, PADDING_ALL, Layout
-from experiments.atom_size.steps import predicted_rows, steps_an_epoch
+from experiments.atom_size.perplexities import SEGMENTS, mean_nats, segments_of
+from experiments.atom_size.runs import (
+  CONCAT,
+  ISOLATED,
+  PACKED,
+  PADDING,
+  PADDING_ALL,
+  Layout,
+)
+from experiments.atom_size.seeds import seeds_needed, seeds_to_decide
+from experiments.atom_size.steps import full_size, predicted_rows, steps_an_epoch
 from experiments.atom_size.text import filtering
 from lab import part as parts
 from lab import records
 from lab.exhibits import Part
 from lab.machine import machine
+from launch.data import make_held_out
 from pipeline.batches import atoms
+from pipeline.batches.packed import lay_out
 from pipeline.sources import stdlib
-from tests.pipeline.batches.test_atoms import SIZES, corpora
+from tests import packs
+from tests.pipeline.batches.test_atoms import SIZES, corpora, make_loader
 from training.errors import Stopped
+from training.evaluation import evaluate_causal
+from training.mesh import make_mesh
+from training.step import ModelProgram
 
 TINY = runs.Scale(tokens=64, epochs=1, size="tiny", vocab_size=400)
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
-OF_LAYOUT = {"concat": 0.3, "padding": 0.1, "packed": 0.0}  # nats above packed
-
-
-def test_steps_of_the_papers_concat_epochs():
-  """Table 3: two epochs; 1.81 M rows of text, of which 55.62 % were left out (A.1)."""
-  lengths = np.full(803_000, 142)
-  lengths[: 114_400_095 - lengths.sum()] += 1  # tokens an epoch (A.5)
-  for row_length, batch_size, steps in (
-    (32, 256, 28_120),
-    (64, 256, 14_058),
-    (128, 128, 14_056),
-  ):
-    rows = predicted_rows(
-      lengths, layout="concat", atom_size=row_length, row_length=row_length
-    )
-    assert 2 * rows / batch_size == pytest.approx(steps, rel=1e-3)
+# Nats above packed.
+OF_LAYOUT = {"concat": 0.3, "concat_isolated": 0.2, "padding": 0.1, "packed": 0.0}
 
 
 @pytest.mark.parametrize("layout", atoms.LAYOUTS)
@@ -62,7 +62,8 @@ def test_the_layouts_of_each_row_length():
   everything = {Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS}
   everything |= {PACKED, PADDING_ALL}
   assert [{*small[n]} for n in (32, 64, 128)] == [everything] * 3
-  assert runs.SEEDS * sum(map(len, small.values())) == 132
+  assert [{*small[n]} for n in (256, 512)] == [{*layouts.TIMED}, {*layouts.NAMES}]
+  assert runs.SEEDS * sum(map(len, small.values())) == 135
   large = atom_size.layouts_of(runs.LARGE)
   fewer = {layout for layout in everything if 0.25 < layout.atom < 4}
   assert {n: {*of_length} for n, of_length in large.items()} == {128: fewer, 512: fewer}
@@ -86,23 +87,27 @@ def test_large_runs_are_of_wikipedia(tmp_path, monkeypatch):
 ONES = np.ones(1200)
 
 
+def steps_of(nats, targets, steps_per_epoch):
+  return {"nats": nats, "targets": targets, "steps_per_epoch": steps_per_epoch}
+
+
 def test_a_segment_without_a_step_is_refused():
   with pytest.raises(ValueError, match=r"99\.0 steps an epoch"):
-    perplexities.last_epoch(ONES[:99], ONES[:99], steps_per_epoch=99, epochs=1)
+    segments_of(steps_of(ONES[:99], ONES[:99], 99))
 
 
 def test_epochs_need_no_whole_number_of_steps():
   steps = round(3 * 333.3)
   nats = np.log(np.arange(1, steps + 1))
-  found = perplexities.last_epoch(nats, ONES[:steps], steps_per_epoch=333.3, epochs=3)
-  assert found.size == perplexities.SEGMENTS
+  found = segments_of(steps_of(nats, ONES[:steps], 333.3))
+  assert found.size == SEGMENTS
   assert (np.diff(found) > 0).all()
   assert found[0] == pytest.approx(668.5, abs=2)
 
 
 def test_tokens_weigh_the_same_and_not_steps():
   nats, targets = np.tile([2.0, 5.0], 100), np.tile([3, 1], 100)
-  found = perplexities.last_epoch(nats, targets, steps_per_epoch=200, epochs=1)
+  found = segments_of(steps_of(nats, targets, 200))
   np.testing.assert_allclose(found, np.exp((3 * 2.0 + 5.0) / 4))
 
 
@@ -135,7 +140,7 @@ def found():
   layouts = [Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS]
   return {
     layout: [made_up(layout, seed) for seed in (1, 2, 3)]
-    for layout in (*layouts, PADDING_ALL, PACKED)
+    for layout in (*layouts, PADDING_ALL, PACKED, ISOLATED)
   }
 
 
@@ -145,7 +150,7 @@ def part(tmp_path):
 
 
 LENGTHS = np.full(100, 500)  # of documents, in tokens
-SECONDS = {layout.name: [0.04, 0.05, 0.06] for layout in layouts.NAMES}
+SECONDS = {layout.name: [0.04, 0.05, 0.06] for layout in layouts.TIMED}
 
 
 def outcomes(exhibit) -> list[str]:
@@ -214,13 +219,45 @@ def test_padding_against_concat(found, part):
 
 
 def test_how_packing_compares(found, part):
-  assert outcomes(layouts.packed(part, 64, found, SECONDS)) == ["holds"] * 6
+  assert outcomes(layouts.packed(part, 64, found, SECONDS)) == ["holds"] * 10
+  without = {layout: of_layout for layout, of_layout in found.items() if layout != ISOLATED}
+  assert outcomes(layouts.packed(part, 64, without, SECONDS)) == ["holds"] * 6
   swapped = found | {PACKED: found[CONCAT], CONCAT: found[PACKED]}
   exhibit = layouts.packed(part, 64, swapped, SECONDS)
   assert outcomes(exhibit)[:3] == ["fails"] * 3
   slow = SECONDS | {PACKED.name: [0.5]}  # ten times that of the others
   exhibit = layouts.packed(part, 64, found, slow)
   assert outcomes(exhibit)[:3] == ["holds", "holds", "fails"]  # steps, text, time
+
+
+def test_the_loss_of_isolated_documents_is_that_of_their_parts_alone():
+  documents = [[*range(2, 9)], [*range(9, 13)], [*range(13, 33)], [33, 34]]
+  config = packs.small_gpt2(vocab_size=35)
+  program = ModelProgram(config, mesh=make_mesh(1), head="causal")
+  params = packs.random_params(config, head="causal")[1]
+
+  def total(batches):
+    found = evaluate_causal(program, params, batches)
+    return found["loss"] * found["tokens"], found["tokens"]
+
+  def rows(layout):
+    loader = make_loader(documents, layout, 16, 16)
+    return list(loader.evaluation_batches())
+
+  alone = []
+  for batch in rows("concat_isolated"):
+    for number in range(1, batch["segment_ids"].max() + 1):
+      ids = batch["input_ids"][batch["segment_ids"] == number]
+      of_part = lay_out(ids, np.array([[ids.size]]), np.array([[0]]), row_length=16)
+      alone.append(of_part | {"loss_mask": of_part["segment_ids"] > 0})
+  assert len(alone) == 6  # two documents are cut
+  expected, targets = total(alone)
+  isolated, of_rows = total(rows("concat_isolated"))
+  assert isolated == pytest.approx(expected, rel=1e-6)
+  assert of_rows == targets
+  mixed, of_concat = total(rows("concat"))
+  assert of_concat > targets
+  assert abs(mixed / of_concat - expected / targets) > 1e-3
 
 
 def test_equal_steps_are_read_where_the_shorter_run_ends():
@@ -232,6 +269,31 @@ def test_equal_steps_are_read_where_the_shorter_run_ends():
   assert ours == pytest.approx(1 / np.log(100))
   middle = (1 / np.log(10) + 1 / np.log(1000)) / 2  # 100 is half-way by its logarithm
   assert theirs == pytest.approx(middle)
+
+
+def test_the_papers_model_has_its_parameters_and_steps(part):
+  exhibit = full_size(part)
+  assert exhibit.state == "1 of 1 to the digit, 6 of 6 within their tolerance"
+  assert "123,653,376 parameters" in exhibit.finding  # 124,439,808 with 1,024 positions
+
+
+def test_seeds_that_would_decide_the_final_perplexity(found, part):
+  assert seeds_to_decide(0.05, 0.1) < seeds_to_decide(0.025, 0.1) < 120
+  assert seeds_to_decide(-0.04, 0.1) == seeds_to_decide(0.05, 0.1)  # rules out the margin
+  rng = np.random.default_rng(0)
+  near = [  # by 0.03 nats, in hundredths of 4 steps with a standard deviation of 0.1
+    run | {"nats": (np.array(run["nats"]) + rng.normal(0.03, 0.2, STEPS)).tolist()}
+    for run in found[CONCAT]
+  ]
+  exhibit = seeds_needed(part, {64: found | {Layout("concat", 2.0): near}, 256: found})
+  assert exhibit.finding.startswith("Of the 2 figures")
+  (line,) = (x for x in exhibit.text.splitlines() if x.startswith("| Figure 1 "))
+  _, _, seeds, more, nearest, mean, sd = line.strip("| ").split(" | ")
+  assert nearest == "2 S"
+  assert float(mean) == pytest.approx(0.03, abs=0.02)
+  assert float(sd) == pytest.approx(0.1, rel=0.1)
+  assert int(seeds) == seeds_to_decide(float(mean), float(sd)) > 20
+  assert int(more.replace(",", "")) == 5 * (int(seeds) - 3)
 
 
 def test_steps_that_differ_from_the_prediction_are_reported(found, part):
@@ -283,7 +345,7 @@ def small():
     patch.setattr(runs, "SEEDS", 1)
     patch.setattr(runs, "TURNS", 2)
     patch.setattr(atom_size, "PAPER_ROWS", (64,))
-    patch.setattr(atom_size, "LONG_ROWS", ())
+    patch.setattr(atom_size, "LONG_ROWS", {})
     yield
 
 
@@ -300,9 +362,11 @@ class TestTheWholeStudy:
     part, exhibits = made
     assert [exhibit.name for exhibit in exhibits] == [
       "Table 1, Appendices A.3 and A.9",
+      "Table 3, Appendices A.1, A.4 and A.5",
       "Section A.1 and Figure 4",
       "Figure 1 and Table 2",
       "Figure 2 and Table 2",
+      "Seeds for the final perplexity",
       "Table 3 and Figure 3",
       "Packed, rows of 64",
     ]
@@ -331,9 +395,11 @@ class TestTheWholeStudy:
     folder = part.folder / "wikitext" / "64"
     fields = atom_size.text_of(part)
     study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY)
-    rows = runs.Shared(study.runs[0][1].config)
-    evaluated = sum(int(batch["loss_mask"].sum()) for batch in rows.held_out())
-    lengths, _ = atoms.documents(rows.dataset.held_out)
+    config = study.runs[0][1].config
+    dataset, _ = runs.prepare(config)
+    (held_out,) = make_held_out(config, dataset)
+    evaluated = sum(int(batch["loss_mask"].sum()) for batch in held_out.batches())
+    lengths, _ = atoms.documents(dataset.held_out)
     assert evaluated == lengths.sum()  # and the end tokens, less the first of each
 
   def test_published_runs_alone_make_the_report(self, made, tmp_path):

@@ -32,7 +32,7 @@ def make_loader(documents, layout, atom_size, row_length, **options) -> AtomLoad
 
 def expected_atoms(documents, layout, size, row_length):
   """Appendix A.3, in plain loops."""
-  if layout == "concat":
+  if layout != "padding":
     stream = [token for document in documents for token in [*document, END]]
     return [stream[i : i + size] for i in range(0, len(stream), size)]
   found = []
@@ -59,8 +59,8 @@ def rows_of(batches):
   found = []
   for batch in batches:
     ids, segments = batch["input_ids"], batch["segment_ids"]
-    assert (np.diff(segments) <= 0).all()
-    assert set(segments.ravel()) <= {0, 1}
+    assert (np.diff((segments > 0).astype(int)) <= 0).all()
+    assert segments.max() <= batch["sequence_mask"].shape[1]
     assert not (ids[segments == 0]).any()
     used = segments.any(axis=1)
     np.testing.assert_array_equal(batch["sequence_mask"][:, 0], used)
@@ -94,7 +94,7 @@ def test_atoms_and_rows_are_those_of_plain_loops(layout, size, row_length, docum
   assert rows_of(loader.evaluation_batches()) == expected
   assert loader.num_rows == len(expected)
   assert loader.batches_per_epoch == len(expected) / 3
-  ended = len(documents) if layout == "concat" else sum(p[-1] == END for p in pieces)
+  ended = sum(p[-1] == END for p in pieces) if layout == "padding" else len(documents)
   assert loader.atoms.row_tokens().sum() == sum(map(len, documents)) + ended
 
 
@@ -121,10 +121,32 @@ def test_an_epoch_has_each_atom_whole_and_once_in_another_order(layout, size, ro
   assert epoch_of(make_loader(documents, layout, size, row_length, seed=7)) != epochs[0]
 
 
+@pytest.mark.parametrize(("size", "row_length"), SIZES)
+@hypothesis.given(documents=corpora())
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_isolated_documents_are_sequences_of_their_own(size, row_length, documents):
+  layouts = ("concat", "concat_isolated")
+  plain, isolated = (
+    joined(make_loader(documents, x, size, row_length).evaluation_batches())
+    for x in layouts
+  )
+  np.testing.assert_array_equal(plain["input_ids"], isolated["input_ids"])
+  assert plain["segment_ids"].max() == 1
+  for ids, segments, positions, used in zip(
+    *(isolated[x] for x in ("input_ids", "segment_ids", "position_ids", "sequence_mask")),
+    strict=True,
+  ):
+    tokens = ids[segments > 0]
+    first = [i % size == 0 or tokens[i - 1] == END for i in range(tokens.size)]
+    assert segments[segments > 0].tolist() == np.cumsum(first).tolist()
+    assert (positions[: tokens.size] == 0).tolist() == first
+    assert used.sum() == sum(first)
+
+
 @pytest.mark.parametrize("loss_on_padding", [False, True])
 def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
   documents = [[11, 12, 13, 14, 15], [21, 22, 23]]
-  options = {"loss_on_padding": loss_on_padding, "batch_size": 2, "num_slots": 2}
+  options = {"loss_on_padding": loss_on_padding, "batch_size": 2}
   loader = make_loader(documents, "padding", 4, 8, **options)
   (batch,) = loader.evaluation_batches()
   assert batch["input_ids"].tolist() == [
@@ -135,8 +157,8 @@ def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
   assert batch["position_ids"].tolist() == [[*range(8)], [0, 1, 2, 3, 0, 0, 0, 0]]
   targets = [[True] * 7 + [loss_on_padding], [True] * 4 + [False] * 4]
   assert batch["loss_mask"].tolist() == targets
-  assert batch["sequence_mask"].tolist() == [[True, False]] * 2
-  assert batch["sequence_ids"].tolist() == [[0, -1], [2, -1]]
+  assert batch["sequence_mask"].tolist() == [[True]] * 2
+  assert batch["sequence_ids"].tolist() == [[0], [2]]
   assert batch["real_tokens"].tolist() == loader.atoms.row_tokens().tolist() == [7, 4]
 
 
