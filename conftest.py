@@ -6,7 +6,6 @@ NEEDED = {
   "packing/arrow.py": "pyarrow",
   "packing/torch": "torch",
   "packing/grain": "grain",
-  "packing/datasets": "datasets",
 }
 collect_ignore = [
   place + folder
