@@ -79,7 +79,6 @@ def write_dataset(
   *,
   num_workers: int | None = None,
   runner: Runner | None = None,
-  lock: int | None = None,
 ) -> dict:
   """Writes vocabulary and shards into a folder, which may hold some of them already.
 
@@ -88,7 +87,6 @@ def write_dataset(
     preparation: what to write.
     num_workers: how many processes; None for one per core, at most `MAX_WORKERS`.
     runner: does the work instead of processes on this machine.
-    lock: file descriptor of the folder's lock, which workers hold too.
 
   Returns:
     The manifest, without the source.
@@ -100,7 +98,7 @@ def write_dataset(
   if runner is None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = num_workers or min(cores, MAX_WORKERS)
-    runner = functools.partial(_write_shards, num_workers=workers, lock=lock)
+    runner = functools.partial(_write_shards, num_workers=workers)
   written = runner(directory, preparation, str(tokenizer.path))
   summaries = sorted(written, key=lambda summary: summary.name)
   return _manifest(directory, preparation, tokenizer, summaries)
@@ -139,7 +137,6 @@ def _write_shards(
   tokenizer: str,
   *,
   num_workers: int,
-  lock: int | None,
 ) -> Iterator[ShardSummary]:
   """Writes the shards, and shows partitions, documents and tokens."""
   settings, parts = preparation.settings, list(split_parts(preparation.sources))
@@ -154,7 +151,7 @@ def _write_shards(
         yield summary or ShardWork(shard, settings, tokenizer, str(directory))
 
   with tqdm.tqdm(desc="preparing", unit=" documents", unit_scale=True) as bar:
-    for summary in write_shards(work(), num_workers=num_workers, lock=lock):
+    for summary in write_shards(work(), num_workers=num_workers):
       yield summary
       tokens += summary.tokens
       done = f"partition {begun} of {len(parts)}, {tokens:,} tokens"

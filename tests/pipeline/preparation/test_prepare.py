@@ -137,7 +137,7 @@ def test_as_many_documents_are_held_out_as_the_fraction_says(fraction):
   assert np.abs(found - fraction * np.arange(1, 3001)).max() < 2
 
 
-def test_few_shards_are_in_memory_at_a_time():
+def test_few_shards_are_read_ahead():
   taken = 0
 
   def work():
@@ -149,7 +149,7 @@ def test_few_shards_are_in_memory_at_a_time():
   given = enumerate(write_shards(work(), num_workers=3))
   ahead = [taken - number for number, _ in given]
   assert len(ahead) == 50
-  assert max(ahead) == 3 + 2
+  assert max(ahead) <= 3
 
 
 def test_progress_shows_partitions_documents_and_tokens(corpus, tmp_path, capsys):
