@@ -254,22 +254,11 @@ def test_analyze_takes_the_length_that_a_run_expects(corpus, tmp_path, capsys):
   assert f"--config.data.max_sequence_length={longest}" in found["flags"]["train"]
 
 
-def test_a_result_that_cannot_be_written_is_an_error(reference):
-  command = [sys.executable, "-m", "pipeline", "inspect", str(reference.directory)]
+def test_a_result_that_cannot_be_written_is_an_error(corpus, reference):
+  command = [sys.executable, "-m", "pipeline", *arguments(corpus, reference.directory)]
   with open("/dev/full", "w") as full:
     done = subprocess.run(
       command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
     )
   assert done.returncode == 1
   assert done.stderr == "error: Cannot write the result: No space left on device.\n"
-
-
-def test_what_is_prepared_can_be_inspected(reference, capsys):
-  args = ["inspect", str(reference.directory)]
-  assert main([*args, "--json"]) == 0
-  found = json.loads(capsys.readouterr().out)["histograms"]["train"]
-  assert found == reference.manifest["histograms"]["train"]
-  assert main([*args, "--against", "glue_cola_128"]) == 1
-  assert "equal                False" in capsys.readouterr().out
-  assert main([*args, "--against", ""]) == 2
-  assert "glue_cola_128" in capsys.readouterr().err  # the known ones
