@@ -108,8 +108,10 @@ def stopped(corpus, tmp_path_factory):
   return folder / ".d.partial"
 
 
-@pytest.mark.parametrize("end", ["arrow", "summary.json"])
-@pytest.mark.parametrize("how", ["", *DAMAGES])
+@pytest.mark.parametrize(
+  ("end", "how"),
+  [("arrow", ""), *(("arrow", how) for how in DAMAGES), ("summary.json", "gone")],
+)
 def test_only_shards_that_are_missing_or_damaged_are_written_again(
   corpus, reference, stopped, tmp_path, monkeypatch, end, how
 ):
