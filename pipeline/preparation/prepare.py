@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from packing import InputError
 from packing.errors import short_repr
 from packing.files import whole_path
-from pipeline.dataset import MANIFEST, PreparedDataset, altered_file, open_dataset
+from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
 from pipeline.preparation import write
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
@@ -99,10 +99,6 @@ def prepare(
         split: {name: value for name, value in values.items() if name != "version"}
         for split, values in fingerprints.items()
       }
-      if altered := altered_file(work, manifest["sha256"]):
-        raise OSError(
-          f"{altered} differs from what was written to it. Run the same command again"
-        )
       for path in work.iterdir():
         if path.name not in manifest["sha256"]:
           path.unlink(missing_ok=True)  # a worker of a killed run may remove it too
