@@ -143,7 +143,7 @@ def _add_prepare(command):
   add(group, "task", f"one of {', '.join(TASKS)}", metavar="TASK")
   add(group, "max_sequence_length", "in tokens, special tokens included", **number)
   add(group, "too_long", "what to do with longer sequences", choices=TOO_LONG)
-  text = "BERT's vocab.txt, a tokenizer.json, or vocab.json with merges.txt beside it"
+  text = "BERT's vocab.txt, or a tokenizer.json"
   add(group, "vocab_file", text, metavar="FILE")
   text = "size of the vocabulary that is learned without --vocab-file"
   add(group, "vocab_size", text, **number)

@@ -23,8 +23,7 @@ class DatasetSettings:
     max_sequence_length: S, in tokens, special tokens included.
     vocab_size: the most tokens of a learned vocabulary; word pieces have more if the
       characters of the text alone are more.
-    vocab_file: a BERT vocabulary, a tokenizer.json, or GPT-2's vocab.json with its
-      merges.txt beside it; "" to learn one.
+    vocab_file: a BERT vocabulary, or a tokenizer.json; "" to learn one.
     min_sentences: documents with fewer are left out (pretraining, sentences).
     held_out_fraction: the fraction of documents to hold out.
     seed: selects the held-out documents and how documents are cut.

@@ -35,7 +35,6 @@ from pipeline.sources.partitions import Partition
 from pipeline.tasks.table import Task
 from pipeline.tokenizer import (
   END,
-  GPT2_VOCABULARY_FILE,
   NEVER_MASKED,
   TOKENIZER_FILE,
   VOCABULARY_FILE,
@@ -166,11 +165,7 @@ def _write_tokenizer(directory: pathlib.Path, preparation: Preparation) -> Token
   path = directory / (TOKENIZER_FILE if as_json else VOCABULARY_FILE)
   if not path.exists():
     with whole_path(path) as partial:
-      if given and given.name == GPT2_VOCABULARY_FILE:
-        # Saves it together with the merges beside it.
-        assert preparation.vocabulary is not None
-        preparation.vocabulary.save(partial)
-      elif given:
+      if given:
         shutil.copyfile(given, partial)
       else:
         texts = tqdm.tqdm(_training_texts(preparation), "reading", unit=" texts")
