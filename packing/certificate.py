@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from packing import files
-
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
@@ -55,10 +53,6 @@ class Certificate:
 
   def as_dict(self) -> dict:
     return dataclasses.asdict(self) | {"optimal": self.optimal}
-
-  def save(self, path):
-    """Writes the certificate as one JSON object."""
-    files.write_json(path, self.as_dict())
 
   def __str__(self) -> str:
     depth = self.max_sequences_per_pack
