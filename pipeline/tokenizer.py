@@ -23,7 +23,6 @@ _PADDING_TOKENS = PAD, "<pad>", "<|pad|>"
 _END_TOKENS = END, "</s>", "<eos>", SEP
 # Never in a text: there, "[SEP]" is text. Other added tokens are tokens.
 _CONTROL = {*SPECIAL_TOKENS, *_PADDING_TOKENS, *_END_TOKENS, "<s>", "<unk>", "<mask>"}
-_MOST_UNUSED = 1000  # ids without a token, besides as many as there are tokens
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
@@ -142,10 +141,6 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   tokenizer.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
   ids = tokenizer.get_vocab(with_added_tokens=True)
   size = max(ids.values(), default=-1) + 1
-  if size > 2 * len(ids) + _MOST_UNUSED:
-    raise InputError(
-      f"{path} has {len(ids):,} tokens, but ids up to {size - 1:,}. Correct the ids."
-    )
   vocabulary = [f"[unused {number}]" for number in range(size)]
   for token, number in ids.items():
     vocabulary[number] = token
