@@ -226,12 +226,6 @@ def _described(dataset: PreparedDataset, options) -> str:
 
 def _add_audit(command):
   command.add_argument("directory", metavar="DIR", help="a prepared dataset")
-  command.add_argument(
-    "--split",
-    choices=("train", "held_out"),
-    default="train",
-    help="train: an epoch of training; held_out: the evaluation (default: train)",
-  )
   text = "the run's config; set a field with --config.a.b=VALUE, as for train.py"
   command.add_argument("--config", required=True, metavar="F.py", help=text)
   command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
@@ -248,10 +242,9 @@ def _audit(options) -> tuple[int, str]:
   loader = make_audit_loader(
     read_config(options.config, options.overrides),
     open_dataset(options.directory),
-    split=options.split,
     process_count=options.hosts,
   )
-  result = audit(loader, epoch=options.epoch if options.split == "train" else None)
+  result = audit(loader, epoch=options.epoch)
   return 0, json.dumps(result) if options.json else report(result, loader.plan)
 
 
