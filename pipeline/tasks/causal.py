@@ -126,7 +126,7 @@ def _check_tokens(document: Document, tokenizer: Tokenizer):
         f"{where}: token {place} is {token}; the vocabulary has the ids 0 to {size - 1}."
       )
   if (mask := document.fields.get("attention_mask")) is not None:
-    check_no_padding(where, mask)
+    check_no_padding(f"{where}: The sequence", mask)
   elif tokenizer.padding_id in ids:
     raise InputError(
       f"{where}: token {ids.index(tokenizer.padding_id)} is padding. Tokenize with "
