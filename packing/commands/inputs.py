@@ -42,7 +42,7 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
       lists (their sizes are the lengths) or of integers (the lengths); or a directory of
       such Arrow or Parquet files, as Hugging Face `save_to_disk` and `python -m pipeline
       prepare` write them.
-    column: the column to read; None to choose it by its name and type.
+    column: the column to read; None to choose it by its name.
     split: in a directory, the name of the files or folders to read, which may continue with
       "-" or "."; None for "train" or, if there is none, for the only split; "all" for all.
 
