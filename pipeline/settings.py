@@ -83,10 +83,6 @@ class DatasetSettings:
     fraction = self.held_out_fraction
     if not (math.isfinite(fraction) and 0 <= fraction < 1):
       raise InputError(f"held_out_fraction is {fraction}; expected a fraction in [0, 1).")
-    if not isinstance(self.cross_documents, bool):
-      raise InputError(
-        f"cross_documents is {short_repr(self.cross_documents)}; expected True or False."
-      )
     if self.too_long not in ("", *TOO_LONG):
       raise InputError(
         f"too_long is {short_repr(self.too_long)}; expected {', '.join(TOO_LONG)}."
