@@ -28,7 +28,6 @@ from pipeline.sources.document_shards import (
   HELD_OUT,
   MISMATCHED,
   TRAIN,
-  DocumentShard,
   document_shards,
 )
 from pipeline.sources.partitions import Partition
@@ -116,20 +115,6 @@ def split_parts(sources: Sources) -> Iterator[tuple[str | None, int, Partition]]
       yield (split if HELD_OUT in sources else None), number, partition
 
 
-def read_shards(
-  settings: DatasetSettings, split: str | None, number: int, partition: Partition
-) -> Iterator[DocumentShard]:
-  """The shards of one part from `split_parts`."""
-  return document_shards(
-    partition,
-    number,
-    split=split,
-    held_out_fraction=settings.held_out_fraction,
-    shard_bytes=settings.shard_bytes,
-    seed=settings.seed,
-  )
-
-
 def _write_shards(
   directory: pathlib.Path,
   preparation: Preparation,
@@ -145,7 +130,7 @@ def _write_shards(
     nonlocal begun
     for part in parts:
       begun += 1
-      for shard in read_shards(settings, *part):
+      for shard in document_shards(settings, *part):
         summary = load_summary(directory, shard.name)
         yield summary or ShardWork(shard, settings, tokenizer, str(directory))
 
@@ -188,7 +173,7 @@ def _training_texts(preparation: Preparation) -> Iterator[str]:
   for part in split_parts(preparation.sources):
     if part[0] not in (None, TRAIN):
       continue
-    for shard in read_shards(settings, *part):
+    for shard in document_shards(settings, *part):
       if shard.split == TRAIN:
         for document in shard.documents:
           for text in texts(document, settings):

@@ -119,8 +119,8 @@ def test_held_out_documents_are_even_and_random_in_each_partition():
       yield from (Document({"text": str(index)}) for index in range(3000))
 
   def held_out(number, seed):
-    options = {"split": None, "held_out_fraction": 0.05, "shard_bytes": 100, "seed": seed}
-    shards = document_shards(Partition(), number, **options)  # type: ignore[arg-type]
+    chosen = DatasetSettings("", 9, held_out_fraction=0.05, shard_bytes=100, seed=seed)
+    shards = document_shards(chosen, None, number, Partition())  # type: ignore[arg-type]
     groups = (shard.documents for shard in shards if shard.split == "held_out")
     return [int(document.fields["text"]) for group in groups for document in group]
 
