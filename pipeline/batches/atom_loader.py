@@ -29,6 +29,8 @@ class AtomLoader(RowLoader):
     seed: selects the order of atoms.
     loss_on_padding: whether end tokens that only fill an atom are targets too. The first
       end token after the text always is.
+    num_slots: M, slots for sequences in a row, of which only the first is used: a row is
+      one sequence.
 
   Raises:
     InputError: the layout is unknown, neither of atom and row divides the other, or an
@@ -45,8 +47,9 @@ class AtomLoader(RowLoader):
     batch_size: int,
     seed: int,
     loss_on_padding: bool = False,
+    num_slots: int = 1,
   ):
-    self.store = store
+    self.store, self.num_slots = store, num_slots
     self.loss_on_padding = loss_on_padding
     lengths, self.end_id = documents(store)
     self.atoms = cut(
@@ -71,8 +74,11 @@ class AtomLoader(RowLoader):
     `sequence_ids` is the number of the row's first atom.
     """
     sizes = self.atoms.sizes(contents)
-    lengths = sizes.sum(axis=1)[:, None]  # a row is one sequence
-    sequence_ids = np.searchsorted(self.atoms.offsets, contents[:, :1], side="right") - 1
+    lengths = np.zeros((len(contents), self.num_slots), np.int64)
+    lengths[:, 0] = sizes.sum(axis=1)
+    sequence_ids = np.full(lengths.shape, -1, np.int64)
+    first_atoms = np.searchsorted(self.atoms.offsets, contents[:, 0], side="right") - 1
+    sequence_ids[:, 0] = first_atoms
 
     used = contents >= 0
     starts, text_lengths = (

@@ -124,7 +124,7 @@ def test_an_epoch_has_each_atom_whole_and_once_in_another_order(layout, size, ro
 @pytest.mark.parametrize("loss_on_padding", [False, True])
 def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
   documents = [[11, 12, 13, 14, 15], [21, 22, 23]]
-  options = {"loss_on_padding": loss_on_padding, "batch_size": 2}
+  options = {"loss_on_padding": loss_on_padding, "batch_size": 2, "num_slots": 2}
   loader = make_loader(documents, "padding", 4, 8, **options)
   (batch,) = loader.evaluation_batches()
   assert batch["input_ids"].tolist() == [
@@ -135,8 +135,8 @@ def test_targets_are_all_but_the_end_tokens_that_only_fill(loss_on_padding):
   assert batch["position_ids"].tolist() == [[*range(8)], [0, 1, 2, 3, 0, 0, 0, 0]]
   targets = [[True] * 7 + [loss_on_padding], [True] * 4 + [False] * 4]
   assert batch["loss_mask"].tolist() == targets
-  assert batch["sequence_mask"].tolist() == [[True]] * 2
-  assert batch["sequence_ids"].tolist() == [[0], [2]]
+  assert batch["sequence_mask"].tolist() == [[True, False]] * 2
+  assert batch["sequence_ids"].tolist() == [[0, -1], [2, -1]]
   assert batch["real_tokens"].tolist() == loader.atoms.row_tokens().tolist() == [7, 4]
 
 
