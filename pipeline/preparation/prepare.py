@@ -160,9 +160,10 @@ def _locked(partial: pathlib.Path) -> Iterator[None]:
   while True:
     try:
       partial.mkdir(parents=True, exist_ok=True)
-      lock = (partial / _LOCK).open("a")
-    except FileNotFoundError:  # removed between the two calls
-      continue
+      try:
+        lock = (partial / _LOCK).open("a")
+      except FileNotFoundError:  # removed between the two calls
+        continue
     except OSError as error:
       raise InputError(
         f"The dataset cannot be written: {error}. Name another folder."
