@@ -6,7 +6,7 @@ PyTorch. If they are named in the order of computation, the first one that leaks
 in the model to look.
 
 Only NumPy is needed. Derivatives are tested as well if the function takes embeddings and is
-written in JAX.
+written in JAX or PyTorch.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def assert_no_cross_contamination(
     batch: a PackedBatch with `segment_ids` and either `input_ids` or `input_embeddings`,
       with two sequences or more in some row.
     methods: `change`, `derivative` or both. By default both, if the function takes
-      `input_embeddings` and is written in JAX; otherwise `change`.
+      `input_embeddings` and is written in JAX or PyTorch; otherwise `change`.
 
   Raises:
     LeakError: an AssertionError with the pairs of sequences, source and target.

@@ -1,4 +1,4 @@
-"""Derivatives by JAX, and gradients of parameters by JAX or PyTorch.
+"""Derivatives by JAX or PyTorch, depending on which the tested function is written in.
 
 A library is used only if the program has imported it already: without that, the function
 cannot be written in it.
@@ -33,22 +33,22 @@ class Linear(NamedTuple):
 
 
 def linearize(run: Callable[[Any], Outputs], embeddings: Any) -> Linear:
-  """The derivatives of a function of embeddings float[B, S, D], written in JAX.
+  """The derivatives of a function of embeddings float[B, S, D].
 
   Raises:
-    ValueError: the function is not written in JAX, or fails.
+    ValueError: the function is not written in JAX or PyTorch, or fails.
   """
-  if "jax" not in sys.modules:
-    raise ValueError("Expected a function of JAX to differentiate; JAX is not imported.")
-  try:
-    return _linearize(run, embeddings)
-  except Exception as error:  # of any kind, such as a tracer passed to NumPy
-    raise ValueError(
-      f"Expected a function of JAX to differentiate. {type(error).__name__}: {error}"
-    ) from error
+  reasons = ["Expected a function of JAX or PyTorch to differentiate."]
+  for loaded, make in (("jax", _linearize_jax), ("torch", _linearize_torch)):
+    if loaded in sys.modules:
+      try:
+        return make(run, embeddings)
+      except Exception as error:  # of any kind, such as a tracer passed to NumPy
+        reasons.append(f"With {loaded}: {type(error).__name__}: {error}")
+  raise ValueError("\n".join(reasons))
 
 
-def _linearize(run, embeddings) -> Linear:
+def _linearize_jax(run, embeddings) -> Linear:
   import jax
   import jax.numpy as jnp
 
@@ -71,6 +71,30 @@ def _linearize(run, embeddings) -> Linear:
     return np.asarray(pull(embeddings, typed), np.float64)
 
   return Linear(dict(zip(names, shapes, strict=True)), back)
+
+
+def _linearize_torch(run, embeddings) -> Linear:
+  import torch
+
+  leaf = torch.as_tensor(embeddings).clone().requires_grad_()
+  with torch.enable_grad():
+    outputs = {k: x for k, x in run(leaf).items() if is_floating(x)}
+  if outputs and not any(getattr(x, "requires_grad", False) for x in outputs.values()):
+    raise ValueError("no output requires a gradient")
+
+  def back(weights: list[np.ndarray]) -> np.ndarray:
+    pairs = [
+      (x, torch.as_tensor(weight).to(x))
+      for x, weight in zip(outputs.values(), weights, strict=True)
+      if x.requires_grad
+    ]
+    values, cotangents = zip(*pairs, strict=True)
+    (gradient,) = torch.autograd.grad(
+      values, leaf, cotangents, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return gradient.abs().amax(dim=-1).double().cpu().numpy()
+
+  return Linear(outputs, back)
 
 
 def outputs_and_gradients(

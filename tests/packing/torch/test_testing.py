@@ -1,4 +1,4 @@
-"""The proofs of functions of PyTorch, and the gradients of their parameters."""
+"""The proofs differentiate functions of PyTorch."""
 
 import functools
 
@@ -25,7 +25,7 @@ SEQUENCES = [
 BATCH = lay_out([SEQUENCES[:3], SEQUENCES[3:]], row_length=10)
 
 
-def model(batch, *, mask="segments", causal=False, dtype=torch.float32):
+def model(batch, *, mask="segments", causal=False, whisper=0.0, dtype=torch.float32):
   x = torch.as_tensor(batch["input_embeddings"]).to(dtype)
   ids = torch.as_tensor(batch["segment_ids"])
   allowed = ids[:, :, None] == ids[:, None, :]
@@ -34,22 +34,30 @@ def model(batch, *, mask="segments", causal=False, dtype=torch.float32):
   if causal:
     allowed = allowed.tril()
   scores = (x @ x.mT).masked_fill(~allowed, torch.finfo(dtype).min)
-  return {"attention": scores.softmax(-1) @ x}
+  attended = scores.softmax(-1) @ x
+  return {"attention": attended, "last": attended + whisper * x.sum(1, keepdim=True)}
 
 
-def test_what_is_right_passes():
+def test_what_is_right_passes_by_derivative_and_by_change():
   assert_no_cross_contamination(model, BATCH)
+  assert_no_cross_contamination(model, BATCH, methods=("derivative",))
   assert_packed_equals_unpacked(model, SEQUENCES)
   assert_causal(lambda batch: model(batch, causal=True), BATCH)
 
 
-def test_a_leak_is_found():
-  with pytest.raises(AssertionError, match=r"change of up to .* first in 'attention'"):
-    assert_no_cross_contamination(lambda batch: model(batch, mask="row"), BATCH)
-  with pytest.raises(AssertionError, match=r"before position 1 .* change"):
-    assert_causal(model, BATCH)
-  with pytest.raises(ValueError, match="Expected a function of JAX to differentiate"):
-    assert_no_cross_contamination(model, BATCH, methods=("derivative",))
+@pytest.mark.parametrize("method", ["change", "derivative"])
+def test_a_leak_is_found_by_both(method):
+  with pytest.raises(AssertionError, match=f"{method} of up to .* first in 'attention'"):
+    assert_no_cross_contamination(
+      lambda batch: model(batch, mask="row"), BATCH, methods=(method,)
+    )
+  with pytest.raises(AssertionError, match=f"before position 1 .* {method}"):
+    assert_causal(model, BATCH, methods=(method,))
+
+
+def test_a_leak_too_small_to_change_a_bit_is_found_by_default():
+  with pytest.raises(AssertionError, match=r"e-30, first in 'last'"):
+    assert_no_cross_contamination(lambda batch: model(batch, whisper=1e-30), BATCH)
 
 
 def test_gradients_by_tensors_are_compared():
