@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ class PackedCollator:
     pad_id: the token in padding.
     first_position: the first position of each sequence. RoBERTa counts from
       `padding_idx + 1`.
+    attention: `mask` for additive masks, as `sdpa` and `eager` take them; `flash` for one
+      long row with `cu_seq_lens_q` and so on, as FlashAttention takes it.
     window: `config.sliding_window` of a model with local layers, such as ModernBERT; there
       is then a mask for each kind of layer.
     dtype: the type of the mask, which must be that of the model.
@@ -63,6 +65,7 @@ class PackedCollator:
   causal: bool = False
   pad_id: int = 0
   first_position: int = 0
+  attention: Literal["mask", "flash"] = "mask"
   window: int | None = None
   dtype: torch.dtype = torch.float32
   max_sequences: int | None = None
@@ -75,6 +78,12 @@ class PackedCollator:
   def __post_init__(self):
     for name in ("row_length", "length_multiple"):
       check_integer(name, getattr(self, name), at_least=1)
+    if self.attention not in ("mask", "flash"):
+      raise InputError(
+        f"attention is {short_repr(self.attention)}; expected 'mask' or 'flash'."
+      )
+    if self.attention == "flash" and self.window is not None:
+      raise InputError("window is for masks; FlashAttention gets it from the model.")
     if not getattr(self.dtype, "is_floating_point", False):
       raise InputError(
         f"dtype is {short_repr(self.dtype)}; expected that of the model, such as "
@@ -106,6 +115,8 @@ class PackedCollator:
     of_model = (
       {} if model_config is None else _of_model(model_config, plan.histogram.longest)
     )
+    if options.get("attention") == "flash":
+      of_model.pop("window", None)
     return cls(**of_plan | of_model | options)
 
   def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
@@ -117,7 +128,9 @@ class PackedCollator:
       `sliding_attention`; and the other lists of the examples, [B, S], which are 0 in
       padding, or -100 in `labels`. If examples have single numbers, these become [B, M],
       with -100 or NaN in empty places, a `label` is renamed `labels`, and there are also
-      `sequence_starts` int64[B, M] and `sequence_mask` bool[B, M].
+      `sequence_starts` int64[B, M] and `sequence_mask` bool[B, M]. For FlashAttention, B
+      and S become 1 and B x S. `cu_seq_lens_q` and `cu_seq_lens_k`, int32, and
+      `max_length_q` and `max_length_k` replace the mask; padding counts as a sequence.
 
     Raises:
       InputError: a pack does not fit, or examples have different fields or types or are
@@ -175,6 +188,14 @@ class PackedCollator:
       "input_ids": batch["input_ids"].where(is_real, self.pad_id),
       "position_ids": positions + self.first_position,
     }
+    if self.attention == "flash":
+      if "sequence_starts" in batch:  # places in the one long row
+        first = segments.shape[1] * torch.arange(len(segments))[:, None]
+        batch["sequence_starts"] = batch["sequence_starts"] + first
+      flat = {
+        name: x if name in of_sequences else x.reshape(1, -1) for name, x in batch.items()
+      }
+      return flat | self._flash(segments)
     return batch | {"attention_mask": self._masks(segments)}
 
   def _masks(self, segments: torch.Tensor) -> Any:
@@ -196,6 +217,24 @@ class PackedCollator:
   def _additive(self, is_allowed: torch.Tensor) -> torch.Tensor:
     mask = torch.zeros(is_allowed.shape, dtype=self.dtype)
     return mask.masked_fill(~is_allowed, torch.finfo(self.dtype).min)[:, None]
+
+  def _flash(self, segments: torch.Tensor) -> dict[str, Any]:
+    is_new = torch.ones_like(segments, dtype=torch.bool)
+    is_new[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    ends = torch.nonzero(is_new.reshape(-1))[:, 0][1:]
+    ends = torch.cat([ends.new_zeros(1), ends, ends.new_full((1,), segments.numel())])
+    if self.max_sequences:  # empty sequences at the end, so that all batches have one shape
+      gaps = 2 if self.separator_tokens or self.length_multiple > 1 else 1
+      most = segments.shape[0] * (gaps * self.max_sequences + 1) + 1
+      ends = torch.cat([ends, ends[-1:].expand(max(most - ends.numel(), 0))])
+    ends = ends.to(torch.int32)
+    longest = self.row_length
+    return {
+      "cu_seq_lens_q": ends,
+      "cu_seq_lens_k": ends,
+      "max_length_q": longest,
+      "max_length_k": longest,
+    }
 
 
 def _of_model(config: Any, longest: int) -> dict[str, Any]:

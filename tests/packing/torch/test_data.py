@@ -123,7 +123,7 @@ def test_labels_of_sequences_stand_beside_their_starts():
   assert batch["input_ids"][rows, batch["sequence_starts"]][mask].tolist() == [5, 7, 8]
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"attention": "flash"}])
 def test_labels_of_sequences_stay_with_as_many_places_as_tokens(options):
   pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [7], "label": 2}]
   collator = PackedCollator(row_length=4, max_sequences=4, **options)
@@ -174,6 +174,34 @@ def test_token_labels_padding_and_positions():
   assert causal([[{"input_ids": x["input_ids"]} for x in pack]])["labels"].tolist() == [
     [-100, 6, -100, -100, -100]
   ]
+
+
+def test_flash_boundaries_have_one_shape():
+  collator = PackedCollator(row_length=6, attention="flash", max_sequences=3)
+  shapes = set()
+  for lengths in ([[2, 3], [6]], [[1, 1, 1], [2]]):
+    packs = [
+      [{"input_ids": [1] * n, "attention_mask": [1] * n, "label": n} for n in pack]
+      for pack in lengths
+    ]
+    batch = collator(packs)
+    ends = batch["cu_seq_lens_q"]
+    shapes.add(tuple(ends.shape))
+    assert (ends.diff() >= 0).all()
+    assert ends[0] == 0
+    assert ends[-1] == 12
+    sizes = [n for n in ends.diff().tolist() if n]
+    expected = []
+    for pack in lengths:
+      expected += [*pack, *[6 - sum(pack)] * (sum(pack) < 6)]
+    assert sizes == expected
+    assert batch["input_ids"].shape == (1, 12)
+    assert "attention_mask" not in batch  # transformers would prefer it to the boundaries
+    used = batch["sequence_mask"]
+    starts = batch["sequence_starts"][used].tolist()
+    assert {*starts} < {*ends.tolist()}
+    assert starts[-1] >= 6  # in the second row
+  assert len(shapes) == 1
 
 
 # ---- streams -------------------------------------------------------------------------

@@ -232,6 +232,25 @@ def test_gradients_of_packed_and_unpacked_are_equal():
   assert_packed_equals_unpacked(apply, sequences(), params=params, row_length=ROW)
 
 
+def test_boundaries_for_flash_attention_are_those_of_transformers():
+  examples = [{"input_ids": x["input_ids"].tolist()} for x in sequences()]
+  packs = [[examples[0], examples[2], examples[3]], [examples[6], examples[7], examples[5]]]
+  ours = PackedCollator(row_length=21, causal=True, attention="flash")(packs)
+  theirs = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)(
+    [example for pack in packs for example in pack]
+  )
+  assert ours["cu_seq_lens_q"].tolist() == theirs["cu_seq_lens_q"].tolist()
+  assert ours["cu_seq_lens_k"].tolist() == theirs["cu_seq_lens_k"].tolist()
+  for name in ("input_ids", "position_ids", "labels"):
+    torch.testing.assert_close(ours[name], theirs[name], check_dtype=False)
+  assert ours["max_length_q"] >= theirs["max_length_q"]
+
+
+def test_boundaries_are_whole_numbers_where_float32_has_no_more_of_them():
+  collator = PackedCollator(row_length=2**24 + 1, causal=True, attention="flash")
+  assert collator([[{"input_ids": np.arange(3)}]])["cu_seq_lens_q"][-1] == 2**24 + 1
+
+
 if __name__ == "__main__":
   print(
     "| model | attention | packed to unpacked | without the mask |\n|---|---|---:|---:|"
