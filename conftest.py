@@ -6,6 +6,7 @@ NEEDED = {
   "packing/arrow.py": "pyarrow",
   "packing/torch": "torch",
   "packing/grain": "grain",
+  "packing/datasets": "datasets",
 }
 collect_ignore = [
   place + folder

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 ROOMS = {
   "packing": "errors files histogram problem algorithms certificate assignment "
   "plan planfile row arrow epochs online batches pack commands testing torch grain "
-  "__main__",
+  "datasets __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction __main__",
   "model": "config dropout layer_norm masks attention losses products blocks bert "

@@ -44,7 +44,7 @@ def test_a_circle_is_seen_also_in_functions_and_for_types(tmp_path):
 
 FRAMEWORKS = {"jax", "flax", "optax", "orbax", "grain", "torch", "datasets"}
 # Of packing: rooms for a framework, and the file that differentiates what is loaded.
-FOR_FRAMEWORKS = {"torch", "grain", "frameworks"}
+FOR_FRAMEWORKS = {"torch", "grain", "datasets", "frameworks"}
 
 
 def test_packing_needs_no_framework_and_scipy_only_when_it_is_used():

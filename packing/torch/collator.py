@@ -120,7 +120,7 @@ class PackedCollator:
     return cls(**of_plan | of_model | options)
 
   def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
-    """The arguments of a model for B packs.
+    """The arguments of a model for B packs, or for B rows of `packing.datasets`.
 
     Returns:
       `input_ids` and `position_ids`, int64[B, S]; `attention_mask`, [B, 1, S, S] of
@@ -150,8 +150,12 @@ class PackedCollator:
     """
     return self._arguments(rows, None)
 
-  def _fields(self, packs: Sequence[Any]) -> tuple[dict[str, np.ndarray], set[str]]:
-    """A packed batch, and which of its fields belong to sequences."""
+  def _fields(self, packs: Sequence[Any]) -> tuple[dict[str, np.ndarray], set[str] | None]:
+    """A packed batch, and which of its fields belong to sequences, if that is known."""
+    is_row = not isinstance(packs, Mapping) and packs and isinstance(packs[0], Mapping)
+    if is_row and "segment_ids" in packs[0]:
+      rows = {name: np.stack([row[name] for row in packs]) for name in packs[0]}
+      return self._same_types(rows), None
     tokens, sequences = lay_out_packs(
       packs,
       self.row_length,

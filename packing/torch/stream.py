@@ -19,9 +19,8 @@ class PackedIterableDataset(IterableDataset):
   """Packs examples as they arrive; its items are packs, for `PackedCollator`.
 
   Each rank and worker reads its shard of the stream, which is every n-th example if there
-  are n shards. A stream of Hugging Face's datasets gives workers its own shards, and after
-  `split_dataset_by_node` ranks too. Each example appears in exactly one pack. The end of
-  the stream closes all open packs.
+  are n shards. Each example appears in exactly one pack. The end of the stream closes all
+  open packs.
 
   `state_dict` and `load_state_dict` resume exactly, in this process or in workers under
   torchdata's `StatefulDataLoader`. The state holds the examples of open packs. If the
@@ -81,12 +80,14 @@ class PackedIterableDataset(IterableDataset):
 
   def __iter__(self) -> Iterator[list[Any]]:
     own, shards = self._shard()
-    if hasattr(self._stream, "num_shards"):  # Hugging Face's shares itself out to workers
-      worker = get_worker_info()
-      workers = worker.num_workers if worker else 1
-      own, shards = own // workers, shards // workers
-      if getattr(self._stream, "_distributed", None) is not None:  # and to ranks
-        own, shards = 0, 1
+    worker = get_worker_info()
+    shared = worker is not None and worker.num_workers > 1
+    shared = shared or getattr(self._stream, "_distributed", None) is not None
+    if shared and hasattr(self._stream, "num_shards"):  # a Hugging Face stream
+      raise InputError(
+        f"The stream is a {type(self._stream).__name__}, which shares out its examples "
+        "itself, so some would be lost. Use packing.datasets.pack_iterable_dataset."
+      )
     self._start()
     examples: Iterable[Any] = self._stream
     if (state := self._resume) is not None:

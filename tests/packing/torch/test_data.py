@@ -132,6 +132,8 @@ def test_labels_of_sequences_stay_with_as_many_places_as_tokens(options):
   rows = collator.rows([pack])
   with pytest.raises(packing.InputError, match="Make them with a smaller max_sequences"):
     collator.arguments(rows)
+  with pytest.raises(packing.InputError, match="Make them with a smaller max_sequences"):
+    collator([{name: x[0] for name, x in rows.items()}])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -305,46 +307,3 @@ made = lambda pack: [x["input_ids"][0] for x in pack]
 
 def test_a_reader_that_is_killed_resumes_with_the_next_pack(tmp_path):
   assert flat(resumed(READER, tmp_path)) == list(range(400))
-
-
-@pytest.mark.extra("datasets")
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_workers_and_ranks_of_a_stream_of_datasets_share_it(nodes):
-  datasets = pytest.importorskip("datasets")
-  from datasets.distributed import split_dataset_by_node
-
-  stream = datasets.Dataset.from_list(EXAMPLES).to_iterable_dataset(num_shards=4)
-  batches = []
-  for rank in range(nodes):
-    own = split_dataset_by_node(stream, rank=rank, world_size=nodes)
-    for packed in (
-      PackedIterableDataset(own, **OPTIONS),
-      PackedIterableDataset(stream, rank=rank, world_size=nodes, **OPTIONS),
-    ):
-      loader = DataLoader(
-        packed,
-        batch_size=4,
-        num_workers=2,
-        multiprocessing_context="spawn",
-        collate_fn=PackedCollator(row_length=ROW),
-      )
-      batches += list(loader)
-  every_token_once(batches, times=2)
-
-
-@pytest.mark.extra("datasets")
-def test_a_stream_of_datasets_resumes_after_any_pack():
-  datasets = pytest.importorskip("datasets")
-
-  def make():
-    stream = datasets.Dataset.from_list(EXAMPLES).to_iterable_dataset(num_shards=3)
-    return PackedIterableDataset(stream, **OPTIONS)
-
-  whole = list(make())
-  for taken in range(1, len(whole) + 1):
-    before = make()
-    packs = iter(before)
-    assert [next(packs) for _ in range(taken)] == whole[:taken]
-    after = make()
-    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    assert list(after) == whole[taken:]
