@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
   config.data.directory = "data/stdlib"  # the prepared dataset; made if it does not exist
   config.data.max_sequence_length = 128  # in tokens; also of a row by default
   config.data.vocab_size = 4096  # size of the vocabulary learned from the corpus
-  # A vocabulary to use instead: BERT's vocab.txt, a tokenizer.json or GPT-2's vocab.json.
+  # A vocabulary to use instead: BERT's vocab.txt or a tokenizer.json.
   config.data.vocab_file = ""
   # pretraining, sentences: documents with fewer sentences are left out
   config.data.min_sentences = 2

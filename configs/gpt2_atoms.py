@@ -1,19 +1,18 @@
 """GPT-2 with ALiBi on WikiText-103, in the layouts of the atom-size paper.
 
   python train.py --config=configs/gpt2_atoms.py --workdir=runs/padding-64 \\
-      --config.data.vocab_file=gpt2/vocab.json
+      --config.data.vocab_file=gpt2/tokenizer.json
   python train.py --config=configs/gpt2_atoms.py --workdir=runs/concat-64-by-128 \\
-      --config.data.vocab_file=gpt2/vocab.json --config.data.layout=concat \\
+      --config.data.vocab_file=gpt2/tokenizer.json --config.data.layout=concat \\
       --config.data.atom_size=128
 
 Data: WikiText-103-raw as published (https://arxiv.org/abs/1609.07843), wiki.train.raw and
 wiki.valid.raw, in data/wikitext-103-raw. Each line is a document; those of fewer than 50
 words are left out. To use a copy that TensorFlow Datasets has prepared, with each line as a
 `text`, set --config.data.source=tfds:FOLDER
---config.data.held_out_source=tfds:FOLDER#validation. The vocabulary is GPT-2's vocab.json,
-with merges.txt beside it, or its tokenizer.json, all at
-https://huggingface.co/openai-community/gpt2. Without --config.data.vocab_file, a byte-level
-BPE of the same size is learned.
+--config.data.held_out_source=tfds:FOLDER#validation. The vocabulary is GPT-2's
+tokenizer.json, at https://huggingface.co/openai-community/gpt2. Without
+--config.data.vocab_file, a byte-level BPE of the same size is learned.
 
 To start from a Hugging Face GPT-2, set --config.model.init_from=FOLDER
 --config.model.size=given --config.model.positions=learned.

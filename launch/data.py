@@ -269,9 +269,9 @@ def _masking(config: ConfigDict, vocabulary: list[str]) -> Masking | None:
 
 
 def make_audit_loader(
-  config: ConfigDict, dataset: PreparedDataset, *, split: str, process_count: int
+  config: ConfigDict, dataset: PreparedDataset, *, process_count: int
 ) -> PackedLoader:
-  """A loader to audit, of the split "train" or "held_out".
+  """A loader to audit, of the sequences to train on.
 
   The dataset decides the task, and so whether tokens are masked.
 
@@ -298,8 +298,7 @@ def make_audit_loader(
       "of documents, which the audit does not cover."
     )
   config.data.task = settings["task"]
-  store, vocabulary = getattr(dataset, split), dataset.vocabulary
-  loader = make_loader(config, store, vocabulary, devices=process_count)
+  loader = make_loader(config, dataset.train, dataset.vocabulary, devices=process_count)
   assert isinstance(loader, PackedLoader)
   return loader.for_process(0, process_count)
 

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from packing.errors import InputError
 from packing.row import check_no_padding
 
-_PREFERRED = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
+_NAMES = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
 
 
 def open_arrow(path: str | os.PathLike) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -43,7 +43,7 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
 
   Args:
     path: a .arrow, .parquet, .csv or .tsv file; the last two begin with a line of names.
-    column: the column to read; None to choose it by its name and type.
+    column: the column to read; None for the first of `_NAMES` that is there.
 
   Returns:
     int64[num_sequences], and the name of the column.
@@ -74,28 +74,12 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
 
 
 def _choose_column(path: pathlib.Path, schema: pa.Schema, column: str | None) -> str:
-  usable = [f.name for f in schema if _is_list(f.type) or pa.types.is_integer(f.type)]
-  described = ", ".join(f"{f.name} ({f.type})" for f in schema)
-  if column is None and "input_ids" in schema.names:
-    return "input_ids"  # also if it is text, which is refused below
-  if column is not None:
-    if column not in schema.names:
-      raise InputError(f"{path} has no column {column!r}; found {described}.")
-    return column
-  for name in _PREFERRED:
-    if name in usable:
+  for name in _NAMES if column is None else [column]:
+    if name in schema.names:
       return name
-  lists = [name for name in usable if _is_list(schema.field(name).type)]
-  if len(lists) == 1:
-    return lists[0]
-  if usable:
-    raise InputError(
-      f"{path} has no column that clearly holds the sequences; found {', '.join(usable)}. "
-      "Name one with --column."
-    )
-  raise InputError(
-    f"{path} has no column of lists or integers; found {described}. Tokenize text first."
-  )
+  wanted = f"no column {column!r}" if column else f"none of the columns {', '.join(_NAMES)}"
+  described = ", ".join(f"{f.name} ({f.type})" for f in schema)
+  raise InputError(f"{path} has {wanted}; found {described}. Name one with --column.")
 
 
 def _is_list(kind: pa.DataType) -> bool:

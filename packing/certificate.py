@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from packing import files
-
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
@@ -16,7 +14,6 @@ class Certificate:
     num_sequences_in, num_tokens_in: counted in the histogram.
     num_sequences_out, num_tokens_out: counted in the packs.
     lower_bound: the packs that any plan under the same limits needs at least.
-    unlimited_bound: the packs that any plan without a depth limit needs at least.
     bound_proof: "simple" if tokens, depth or long sequences prove the bound; "weights"
       if the weights stored with the plan do.
     gap: packs above the bound.
@@ -40,7 +37,6 @@ class Certificate:
   num_strategies: int
   num_packs: int
   lower_bound: int
-  unlimited_bound: int
   bound_proof: str
   gap: int
   num_padding_tokens: int
@@ -55,10 +51,6 @@ class Certificate:
 
   def as_dict(self) -> dict:
     return dataclasses.asdict(self) | {"optimal": self.optimal}
-
-  def save(self, path):
-    """Writes the certificate as one JSON object."""
-    files.write_json(path, self.as_dict())
 
   def __str__(self) -> str:
     depth = self.max_sequences_per_pack
@@ -82,18 +74,8 @@ class Certificate:
       f"depth {number:<4}{packs:>20,} packs"
       for number, packs in self.packs_by_depth.items()
     ]
-    if depth < self.row_length:
-      lines.append(self._limit_cost())
     lines.append(f"histogram sha256 {self.histogram_sha256}")
     return "\n".join(lines)
-
-  def _limit_cost(self) -> str:
-    without = f"without it, a plan needs at least {self.unlimited_bound:,} packs."
-    cost = self.num_packs - self.unlimited_bound
-    if not cost:
-      return f"The depth limit costs nothing: {without}"
-    share = cost / self.unlimited_bound
-    return f"The depth limit costs at most {cost:,} packs ({share:.3%}): {without}"
 
 
 def verdict(gap: int) -> str:

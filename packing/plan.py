@@ -10,7 +10,6 @@ import json
 import numpy as np
 
 from packing import assignment, certificate, files
-from packing.algorithms.depth import bounds
 from packing.algorithms.pricing import check_weights, dual_bound
 from packing.assignment import Assignment
 from packing.certificate import Certificate
@@ -180,20 +179,6 @@ class Plan:
     if self.bound_weights is not None:
       bound = max(bound, dual_bound(self._problem, self.bound_weights))
     return bound
-
-  @functools.cached_property
-  def unlimited_bound(self) -> int:
-    """No plan at this row length can have fewer packs, at any depth.
-
-    With up to 2,048 different lengths, the linear relaxation proves this within a few
-    seconds of work; with more, tokens and long sequences do.
-    """
-    if self.max_sequences_per_pack >= self._problem.most_that_fit:
-      return self.lower_bound
-    problem = dataclasses.replace(self._problem, depth=self._problem.capacity)
-    if problem.sizes.size > 2048:
-      return problem.simple_bound
-    return bounds(problem, work=10**8)[0]
 
   @functools.cached_property
   def squares(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""python -m pipeline: prepare, inspect, audit."""
+"""python -m pipeline: prepare, audit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import sys
 
 if not sys.stderr.isatty():  # in a log, each update of a bar adds a line
   os.environ.setdefault("TQDM_MININTERVAL", "15")
-
-import numpy as np
 
 import packing
 from packing import InputError
@@ -52,10 +50,6 @@ examples:
 
 If the command is stopped, run it again: it resumes where it stopped. If the dataset is
 complete, it does nothing.
-"""
-_INSPECT_EXAMPLES = """examples:
-  python -m pipeline inspect data/mrpc
-  python -m pipeline inspect data/cola --against glue_cola_128
 """
 _AUDIT_EXAMPLES = """examples:
   python -m pipeline audit data/quickstart --config configs/quickstart.py
@@ -98,7 +92,6 @@ def _parser() -> Parser:
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
   for name, add, run, text, epilog in (
     ("prepare", _add_prepare, _prepare, "turn text into sequences", _PREPARE_EXAMPLES),
-    ("inspect", _add_inspect, _inspect, "describe a prepared dataset", _INSPECT_EXAMPLES),
     ("audit", _add_audit, _audit, "prove that batches are right", _AUDIT_EXAMPLES),
   ):
     command = commands.add_parser(
@@ -150,7 +143,7 @@ def _add_prepare(command):
   add(group, "task", f"one of {', '.join(TASKS)}", metavar="TASK")
   add(group, "max_sequence_length", "in tokens, special tokens included", **number)
   add(group, "too_long", "what to do with longer sequences", choices=TOO_LONG)
-  text = "BERT's vocab.txt, a tokenizer.json, or vocab.json with merges.txt beside it"
+  text = "BERT's vocab.txt, or a tokenizer.json"
   add(group, "vocab_file", text, metavar="FILE")
   text = "size of the vocabulary that is learned without --vocab-file"
   add(group, "vocab_size", text, **number)
@@ -200,34 +193,6 @@ def _prepare(options) -> tuple[int, str]:
   return 0, _described(dataset, options)
 
 
-def _add_inspect(command):
-  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
-  text = "compare the training lengths with a built-in histogram; exit status 1 if they "
-  text += f"differ. One of {', '.join(packing.histogram_names())}"
-  command.add_argument("--against", metavar="NAME", help=text)
-
-
-def _inspect(options) -> tuple[int, str]:
-  dataset = open_dataset(options.directory)
-  if options.against is None:
-    return 0, _described(dataset, options)
-  expected = packing.load_histogram(options.against).counts
-  counts = np.array(dataset.manifest["histograms"]["train"])
-  size = max(counts.size, expected.size)
-  counts, expected = (np.pad(x, (0, size - x.size)) for x in (counts, expected))
-  different = (np.flatnonzero(counts != expected) + 1).tolist()
-  result = {
-    "against": options.against,
-    "equal": not different,
-    "sequences": [int(counts.sum()), int(expected.sum())],
-    "lengths_that_differ": len(different),
-    "first_that_differs": different[0] if different else None,
-  }
-  lines = (f"{name.replace('_', ' '):<20} {value}" for name, value in result.items())
-  text = json.dumps(result) if options.json else "\n".join(lines)
-  return int(bool(different)), text
-
-
 def _described(dataset: PreparedDataset, options) -> str:
   manifest = dataset.manifest
   if options.json:
@@ -261,12 +226,6 @@ def _described(dataset: PreparedDataset, options) -> str:
 
 def _add_audit(command):
   command.add_argument("directory", metavar="DIR", help="a prepared dataset")
-  command.add_argument(
-    "--split",
-    choices=("train", "held_out"),
-    default="train",
-    help="train: an epoch of training; held_out: the evaluation (default: train)",
-  )
   text = "the run's config; set a field with --config.a.b=VALUE, as for train.py"
   command.add_argument("--config", required=True, metavar="F.py", help=text)
   command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
@@ -283,10 +242,9 @@ def _audit(options) -> tuple[int, str]:
   loader = make_audit_loader(
     read_config(options.config, options.overrides),
     open_dataset(options.directory),
-    split=options.split,
     process_count=options.hosts,
   )
-  result = audit(loader, epoch=options.epoch if options.split == "train" else None)
+  result = audit(loader, epoch=options.epoch)
   return 0, json.dumps(result) if options.json else report(result, loader.plan)
 
 

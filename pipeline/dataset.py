@@ -11,12 +11,10 @@ from packing import InputError
 from packing.files import parse_json
 from pipeline.store import SequenceStore
 from pipeline.tasks.table import TASKS
-from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
+from pipeline.tokenizer import Tokenizer
 
 MANIFEST = "manifest.json"
 VERSION = 1  # of the manifest
-# Of the manifest, besides the files.
-_CONTENT = ("source", "tokenizer", "labels", "counts", "histograms", "most_frequent_token")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,28 +71,17 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   directory = pathlib.Path(directory)
   try:
     manifest = parse_json((directory / MANIFEST).read_text())
-    digests = {str(name): digest for name, digest in manifest["sha256"].items()}
-    shards = {split: list(names) for split, names in manifest["shards"].items()}
-    settings, version = dict(manifest["settings"]), manifest["version"]
-  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    digests, shards = dict(manifest["sha256"]), dict(manifest["shards"])
+    version = manifest["version"]
+  except (OSError, ValueError, LookupError, TypeError) as error:
     raise InputError(
       f"{directory} is not a prepared dataset ({error!r}). Name another."
     ) from error
   wrong = ""
-  # A shard has a checksum; a name is that of a file in the folder.
-  own = {split: sorted(n for n in digests if n.startswith(f"{split}-")) for split in shards}
-  missing = [name for name in _CONTENT if name not in manifest]
-  tokenizers = [n for n in (VOCABULARY_FILE, TOKENIZER_FILE) if n in digests]
   if version != VERSION:
     wrong = f"{MANIFEST} has version {version!r}; expected {VERSION}"
-  elif shards != own:
-    wrong = f"{MANIFEST} names other shards than it has checksums of"
-  elif foreign := [name for name in digests if pathlib.PurePath(name).name != name]:
-    wrong = f"{MANIFEST} names {foreign[0]}, which is not in the folder"
   elif altered := altered_file(directory, digests):
     wrong = f"{altered.name} is missing or was altered since it was prepared"
-  elif not shards.get("train") or not tokenizers or "task" not in settings or missing:
-    wrong = f"{MANIFEST} is incomplete"
   if wrong:
     raise InputError(f"{directory}: {wrong}. Delete the folder, and prepare it again.")
   stores = {
@@ -105,7 +92,7 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   return PreparedDataset(
     directory=directory,
     train=stores["train"],
-    tokenizer=Tokenizer(directory / tokenizers[0]),
+    tokenizer=Tokenizer(directory / manifest["tokenizer"]["file"]),
     manifest=manifest,
     _held_out=stores.get("held_out"),
     mismatched=stores.get("mismatched"),

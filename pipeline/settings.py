@@ -23,8 +23,7 @@ class DatasetSettings:
     max_sequence_length: S, in tokens, special tokens included.
     vocab_size: the most tokens of a learned vocabulary; word pieces have more if the
       characters of the text alone are more.
-    vocab_file: a BERT vocabulary, a tokenizer.json, or GPT-2's vocab.json with its
-      merges.txt beside it; "" to learn one.
+    vocab_file: a BERT vocabulary, or a tokenizer.json; "" to learn one.
     min_sentences: documents with fewer are left out (pretraining, sentences).
     held_out_fraction: the fraction of documents to hold out.
     seed: selects the held-out documents and how documents are cut.
@@ -85,10 +84,6 @@ class DatasetSettings:
     fraction = self.held_out_fraction
     if not (math.isfinite(fraction) and 0 <= fraction < 1):
       raise InputError(f"held_out_fraction is {fraction}; expected a fraction in [0, 1).")
-    if not isinstance(self.cross_documents, bool):
-      raise InputError(
-        f"cross_documents is {short_repr(self.cross_documents)}; expected True or False."
-      )
     if self.too_long not in ("", *TOO_LONG):
       raise InputError(
         f"too_long is {short_repr(self.too_long)}; expected {', '.join(TOO_LONG)}."

@@ -1,4 +1,4 @@
-"""Tokenizers: BERT's word pieces, GPT-2's bytes, or any tokenizer.json."""
+"""Tokenizers: BERT's word pieces, bytes as GPT-2's, or any tokenizer.json."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ NEVER_MASKED = PAD, CLS, SEP, MASK  # unknown words are masked and predicted lik
 END = "<|endoftext|>"  # ends a document in GPT-2's vocabulary
 NUM_BYTES = 256  # tokens that each byte-level BPE has, besides special ones
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
-GPT2_VOCABULARY_FILE, GPT2_MERGES_FILE = "vocab.json", "merges.txt"
 _PADDING_TOKENS = PAD, "<pad>", "<|pad|>"
 _END_TOKENS = END, "</s>", "<eos>", SEP
 # Never in a text: there, "[SEP]" is text. Other added tokens are tokens.
 _CONTROL = {*SPECIAL_TOKENS, *_PADDING_TOKENS, *_END_TOKENS, "<s>", "<unk>", "<mask>"}
-_MOST_UNUSED = 1000  # ids without a token, besides as many as there are tokens
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
@@ -32,8 +30,7 @@ class Tokenizer:
   """Turns text into token ids; adds no special tokens.
 
   Args:
-    path: a BERT vocabulary, one token a line; a tokenizer.json; or GPT-2's vocab.json
-      with its merges.txt beside it.
+    path: a BERT vocabulary, one token a line; or a tokenizer.json.
 
   Attributes:
     vocabulary: tokens in the order of their ids.
@@ -102,10 +99,6 @@ class Tokenizer:
     """The whole tokenizer, as the text of a tokenizer.json."""
     return self._tokenizer.to_str()
 
-  def save(self, path: pathlib.Path):
-    """Writes a tokenizer.json."""
-    self._tokenizer.save(str(path))
-
   def encode(self, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of each text.
 
@@ -138,26 +131,16 @@ def load_tokenizer(path: str) -> Tokenizer:
 
 
 def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
-  with _explained(
-    f"Expected a tokenizer.json of Hugging Face's tokenizers, or GPT-2's "
-    f"{GPT2_VOCABULARY_FILE} under that name, at {path}"
-  ):
-    if path.name == GPT2_VOCABULARY_FILE:
-      tokenizer = _read_gpt2(path)
-    else:
-      definition = parse_json(path.read_text(encoding="utf-8"))
-      for token in definition.get("added_tokens") or []:
-        token["special"] = token["content"] in _CONTROL
-      tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))
+  with _explained(f"Expected a tokenizer.json of Hugging Face's tokenizers at {path}"):
+    definition = parse_json(path.read_text(encoding="utf-8"))
+    for token in definition.get("added_tokens") or []:
+      token["special"] = token["content"] in _CONTROL
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(definition))
   tokenizer.no_padding()
   tokenizer.no_truncation()
   tokenizer.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
   ids = tokenizer.get_vocab(with_added_tokens=True)
   size = max(ids.values(), default=-1) + 1
-  if size > 2 * len(ids) + _MOST_UNUSED:
-    raise InputError(
-      f"{path} has {len(ids):,} tokens, but ids up to {size - 1:,}. Correct the ids."
-    )
   vocabulary = [f"[unused {number}]" for number in range(size)]
   for token, number in ids.items():
     vocabulary[number] = token
@@ -301,7 +284,9 @@ def train_bpe(
   References:
     Radford et al., Language Models are Unsupervised Multitask Learners, 2019, section 2.2.
   """
-  tokenizer = _bytes(models.BPE())
+  tokenizer = tokenizers.Tokenizer(models.BPE())
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.decoder = decoders.ByteLevel()
   trainer = trainers.BpeTrainer(
     vocab_size=vocab_size,
     special_tokens=list(special_tokens),
@@ -310,21 +295,3 @@ def train_bpe(
   )
   tokenizer.train_from_iterator(texts, trainer)
   return tokenizer.to_str()
-
-
-def _read_gpt2(path: pathlib.Path) -> tokenizers.Tokenizer:
-  merges = path.with_name(GPT2_MERGES_FILE)
-  if not merges.is_file():
-    raise ValueError(f"there is no {merges}. Put it there, or give a tokenizer.json")
-  if END not in parse_json(path.read_text(encoding="utf-8")):
-    raise ValueError(f"it has no token {END}")
-  tokenizer = _bytes(models.BPE.from_file(str(path), str(merges)))
-  tokenizer.add_special_tokens([END])
-  return tokenizer
-
-
-def _bytes(model: models.Model) -> tokenizers.Tokenizer:
-  tokenizer = tokenizers.Tokenizer(model)
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  tokenizer.decoder = decoders.ByteLevel()
-  return tokenizer

@@ -146,43 +146,6 @@ class Cost:
     width, inner = config.hidden_size, config.intermediate_size
     return cls(1.0, 2 * width / (4 * width**2 + 2 * width * inner))
 
-  @classmethod
-  def fit(cls, row_lengths, squares, seconds) -> Cost:
-    """Fits measured times by non-negative least squares of the relative errors.
-
-    Args:
-      row_lengths: float[N]; the number of tokens in the rows of each measurement.
-      squares: float[N]; the sum of squared lengths in the same rows.
-      seconds: float[N]; the measured time.
-
-    Returns:
-      The cost in seconds.
-
-    Raises:
-      InputError: there are fewer than two measurements, their numbers differ, a time is not
-        above zero, or a number is negative or not finite.
-
-    Example:
-      >>> Cost.fit([512, 512], [2**18, 2**16], [1.536, 0.768])
-      Cost(linear=0.001, quadratic=3.90625e-06)
-    """
-    import scipy.optimize  # imported late: it takes as long as all other imports
-
-    given = {"row_lengths": row_lengths, "squares": squares, "seconds": seconds}
-    tokens, pairs, times = (
-      check_numbers(name, x, axes=1).astype(float) for name, x in given.items()
-    )
-    if not 2 <= tokens.size == pairs.size == times.size or not times.all():
-      raise InputError(
-        "Expected as many row_lengths and squares as seconds, at least two, and each time "
-        f"above 0; found {tokens.size}, {pairs.size} and {short_repr(times.tolist())}."
-      )
-    relative = np.stack([tokens, pairs], axis=1) / times[:, None]
-    scale = np.maximum(np.linalg.norm(relative, axis=0), np.finfo(float).tiny)
-    parts, _ = scipy.optimize.nnls(relative / scale, np.ones(times.size))
-    linear, quadratic = (float(f"{part:.6g}") for part in parts / scale)
-    return cls(linear, quadratic)
-
   def of(self, packs, *, row_length: int) -> np.ndarray:
     """float[N]; the cost of a row of this length, for each of some packs of lengths."""
     squares = [sum(length * length for length in pack) for pack in packs]

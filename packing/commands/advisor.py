@@ -47,27 +47,6 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class PackChoice:
-  """Packing into rows of one length.
-
-  Attributes:
-    row_length: tokens of a row.
-    max_sequences_per_pack: the depth limit; None for no limit.
-    num_packs: the number of packs.
-    efficiency: real tokens / all tokens, a fraction.
-    speed_up: over padding, with attention over the whole row.
-    speed_up_blocks: over padding, if attention skips the blocks of other sequences.
-  """
-
-  row_length: int
-  max_sequences_per_pack: int | None
-  num_packs: int
-  efficiency: float
-  speed_up: float
-  speed_up_blocks: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Advice:
   """The advice for a dataset.
 
@@ -76,7 +55,7 @@ class Advice:
     hidden_size: the model width that costs were counted for.
     padding: padding tokens / all tokens if every sequence has its own row, a fraction.
     choices: the ways to treat padding, the fastest first.
-    packs: packing by row length; the advised plan, and LPFHP without a depth limit.
+    skipping: the speed-up of packing if attention skips the blocks of other sequences.
     recommendation: the name of the best choice that keeps sequences whole and apart.
     depth: the advised depth limit for rows of the maximum sequence length, the rows that
       train.py uses.
@@ -88,7 +67,7 @@ class Advice:
   hidden_size: int
   padding: float
   choices: list[Choice]
-  packs: list[PackChoice]
+  skipping: float
   recommendation: str
   depth: int
   plan: Plan
@@ -111,7 +90,7 @@ class Advice:
       "efficiency": self.plan.efficiency,
       "packing_factor": self.plan.packing_factor,
       "choices": [dataclasses.asdict(c) for c in self.choices],
-      "packs": [dataclasses.asdict(p) for p in self.packs],
+      "skipping": self.skipping,
       "reasons": self.reasons,
     }
 
@@ -146,19 +125,6 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
   counts = histogram.counts[lengths - 1].astype(np.float64)
   n, tokens = histogram.num_sequences, histogram.num_tokens
   padded = n * cost(size)
-  blocks = float(counts @ lengths.astype(np.float64) ** 2)
-
-  def choice(plan: Plan, depth: int | None) -> PackChoice:
-    # Where blocks are skipped, attention is within sequences; the rest is for the row.
-    row = plan.row_length
-    return PackChoice(
-      row_length=row,
-      max_sequences_per_pack=depth,
-      num_packs=plan.num_packs,
-      efficiency=plan.efficiency,
-      speed_up=padded / (plan.num_packs * cost(row)),
-      speed_up_blocks=padded / (plan.num_packs * row * 6.0 * hidden_size + blocks),
-    )
 
   def plan_for(row: int, depth: int | None, by: str) -> Plan:
     return pack(histogram, algorithm=by, max_sequences_per_pack=depth, row_length=row)
@@ -166,13 +132,15 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
   # LPFHP chooses the row length. A better plan then replaces its plan for that length.
   longer = {-(-int(size * f) // 8) * 8 for f in _ROWS}
   rows = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
-  packs = {row: choice(plan_for(row, None, "lpfhp"), None) for row in rows}
-  fastest = max(c.speed_up for c in packs.values())
-  row = next(row for row, c in packs.items() if c.speed_up * _NEAR >= fastest)
+  costs = {row: plan_for(row, None, "lpfhp").num_packs * cost(row) for row in rows}
+  cheapest = min(costs.values())
+  row = next(row for row, found in costs.items() if found <= cheapest * _NEAR)
   depth = choose_depth(histogram, row_length=row)
   of_train = choose_depth(histogram) if row > size else depth
   plan = plan_for(row, depth, "auto")
-  chosen = packs[row] = choice(plan, depth)
+  # Where blocks are skipped, attention is within sequences; the rest is for the row.
+  blocks = float(counts @ lengths.astype(np.float64) ** 2)
+  skipping = padded / (plan.num_packs * row * 6.0 * hidden_size + blocks)
 
   edges = bucket_edges(lengths, counts, cost, num_buckets)
   upper = edges[np.searchsorted(edges, lengths)].astype(np.float64)
@@ -195,7 +163,7 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
     ),
     Choice(
       "pack",
-      chosen.speed_up,
+      padded / (plan.num_packs * cost(row)),
       plan.efficiency,
       1,
       f"rows of {plan.row_length}, at most {plan.packing_depth} sequences, block-diagonal "
@@ -213,15 +181,15 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
     hidden_size=hidden_size,
     padding=1 - tokens / (n * size),
     choices=sorted(choices, key=lambda c: -c.speed_up),
-    packs=list(packs.values()),
+    skipping=skipping,
     recommendation=recommendation,
     depth=of_train,
     plan=plan,
-    reasons=_reasons(recommendation, named, plan, chosen),
+    reasons=_reasons(recommendation, named, plan, skipping),
   )
 
 
-def _reasons(recommendation, named, plan, chosen) -> list[str]:
+def _reasons(recommendation, named, plan, skipping) -> list[str]:
   pack_choice, bucket = named["pack"], named["bucket"]
   if recommendation == "pad":
     return [
@@ -233,13 +201,13 @@ def _reasons(recommendation, named, plan, chosen) -> list[str]:
       f"Bucketing into {bucket.num_shapes} lengths reaches {bucket.speed_up:.2f} times the "
       f"speed of padding, packing {pack_choice.speed_up:.2f} times: packed rows also "
       "compute attention between sequences, unless the kernel skips it "
-      f"({chosen.speed_up_blocks:.2f} times then). Use buckets if you can compile "
+      f"({skipping:.2f} times then). Use buckets if you can compile "
       f"{bucket.num_shapes} shapes and batch by length; otherwise pack."
     ]
   return [
     f"Pack into rows of {plan.row_length} tokens, at most "
-    f"{chosen.max_sequences_per_pack} to a pack: {pack_choice.speed_up:.2f} times the "
-    f"speed of padding ({chosen.speed_up_blocks:.2f} where attention skips the blocks of "
+    f"{plan.max_sequences_per_pack} to a pack: {pack_choice.speed_up:.2f} times the "
+    f"speed of padding ({skipping:.2f} where attention skips the blocks of "
     "other sequences), with one shape.",
     f"This takes {plan.num_packs:,} packs, "
     + ("the proven minimum." if not plan.gap else f"{plan.gap:,} above the proven bound."),

@@ -58,18 +58,8 @@ def run(options) -> str:
       for c in advice.choices
     ),
     "",
-    f"{'row':>6} {'depth':>6} {'packs':>12} {'efficiency':>10} {'speed-up':>8} "
-    f"{'skipping':>8}",
-    *(
-      f"{p.row_length:>6} {p.max_sequences_per_pack or 'max':>6} {p.num_packs:>12} "
-      f"{p.efficiency:>10.4f} {p.speed_up:>8.3f} {p.speed_up_blocks:>8.3f}"
-      for p in advice.packs
-    ),
-    "",
     "Speed-ups count a layer's matrix products at width "
-    f"{advice.hidden_size}, compared with padding to {histogram.max_sequence_length}; "
-    "'skipping' is for attention kernels that skip the blocks of other sequences. Rows "
-    "without a depth limit are packed by LPFHP.",
+    f"{advice.hidden_size}, compared with padding to {histogram.max_sequence_length}.",
     "",
     "To make this plan:",
     f"  python -m packing pack {flags['pack']}",

@@ -41,7 +41,7 @@ def add_lengths(command: argparse.ArgumentParser, *, positional: bool = False):
   group.add_argument(
     "--column",
     metavar="NAME",
-    help="column of a table (default: chosen by name and type)",
+    help="column of a table (default: input_ids, tokens, length or the like)",
   )
   group.add_argument(
     "--split", metavar="NAME", help="split of a directory, or all (default: train)"

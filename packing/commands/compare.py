@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import time
 from typing import Any
@@ -11,12 +10,28 @@ from typing import Any
 from packing.algorithms.progress import Progress
 from packing.batches import sorted_batches
 from packing.commands import arguments
-from packing.commands.table import Result, table
 from packing.errors import InputError, UnsolvedError, check_integer
 from packing.histogram import Histogram
 from packing.pack import ALGORITHMS, check_options, pack
 from packing.problem import Geometry
 
+# Headers by column. "ALGORITHM before" is the rounded plan of a least-squares algorithm, in
+# which some slots are for sequences that do not exist. What does not apply is None.
+_COLUMNS = {
+  "algorithm": "algorithm",
+  "depth": "depth",  # the limit; "max" for none
+  "packing_depth": "used",  # the most sequences in a pack
+  "num_strategies": "strategies",  # different packs
+  "num_packs": "packs",
+  "num_tokens": "tokens",  # of all rows, padding included
+  "num_padding_tokens": "padding tokens",
+  "efficiency": "efficiency (%)",  # real tokens / all tokens; a fraction in JSON
+  "packing_factor": "packing factor",  # sequences / packs
+  "lower_bound": "bound",  # proven, on the packs of any plan
+  "gap": "gap",  # packs above the bound
+  "seconds": "seconds",  # to make the plan
+  "note": "",  # why there is no plan; printed below the table
+}
 HELP = "run algorithms side by side at several depths"
 EXAMPLES = """examples:
   python -m packing compare --histogram wikipedia_512 --algorithms lpfhp \\
@@ -66,7 +81,7 @@ def run(options) -> str:
   histogram = arguments.read(options)
   for depth in depths:
     Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **geometry)
-  results: list[Result] = []
+  results: list[dict[str, Any]] = []
   with Progress() as progress:
     for name in algorithms:
       for depth in [1] if name in ("none", "sorted") else depths:
@@ -76,67 +91,74 @@ def run(options) -> str:
           results.append(_sorted_result(histogram, options.batch_size, multiple))
         else:
           results += _plan_results(histogram, name, depth, seed=seed, **geometry)
-  if all(result.note for result in results):
-    raise InputError(results[0].note)
+  if all(result["note"] for result in results):
+    raise InputError(results[0]["note"])
   best: dict[int | str, int] = {}
   for r in results:
-    best[r.depth] = max(best.get(r.depth, 0), r.lower_bound or 0)
-  results = [
-    dataclasses.replace(r, lower_bound=best[r.depth], gap=r.num_packs - best[r.depth])
-    if r.lower_bound and r.num_packs
-    else r
-    for r in results
-  ]
-  if options.json:
-    return json.dumps([dataclasses.asdict(result) for result in results], indent=1)
-  return table(results)
+    best[r["depth"]] = max(best.get(r["depth"], 0), r["lower_bound"] or 0)
+  for r in results:
+    if r["lower_bound"] and r["num_packs"]:
+      r |= {"lower_bound": best[r["depth"]], "gap": r["num_packs"] - best[r["depth"]]}
+  return json.dumps(results, indent=1) if options.json else _table(results)
 
 
-def _plan_results(histogram, name, depth, **options) -> list[Result]:
+def _result(algorithm: str, source: Any = None, **columns: Any) -> dict[str, Any]:
+  """A result; columns that are not given are attributes of the source, or None."""
+  found = {name: getattr(source, name, None) for name in _COLUMNS}
+  return found | {"note": ""} | columns | {"algorithm": algorithm}
+
+
+def _plan_results(histogram, name, depth, **options) -> list[dict[str, Any]]:
   limit: int | str = "max" if depth is None else depth
   start = time.perf_counter()
   try:
     plan = pack(histogram, algorithm=name, max_sequences_per_pack=depth, **options)
   except UnsolvedError as error:
-    return [Result(name, limit, note=str(error))]
+    return [_result(name, depth=limit, note=str(error))]
   seconds = time.perf_counter() - start
-  columns: dict[str, Any] = {
-    "depth": limit,
-    "num_tokens": plan.num_row_tokens,
-    "seconds": seconds,
-  }
-  for field in dataclasses.fields(Result):  # the others are attributes of the plan
-    if hasattr(plan, field.name):
-      columns[field.name] = getattr(plan, field.name)
-  result = Result(**columns)
+  tokens = plan.num_row_tokens
+  result = _result(name, plan, depth=limit, num_tokens=tokens, seconds=seconds)
   if "num_packs_before" not in plan.details:
     return [result]
   packs = plan.details["num_packs_before"]
-  before = dataclasses.replace(
-    result,
-    algorithm=f"{name} before",
-    num_strategies=plan.details["num_strategies_before"],
-    num_packs=packs,
-    num_tokens=packs * plan.row_length,
-    num_padding_tokens=packs * plan.row_length - histogram.num_tokens,
-    efficiency=histogram.num_tokens / (packs * plan.row_length),
-    packing_factor=plan.num_sequences / packs,
-  )
+  before = result | {
+    "algorithm": f"{name} before",
+    "num_strategies": plan.details["num_strategies_before"],
+    "num_packs": packs,
+    "num_tokens": packs * plan.row_length,
+    "num_padding_tokens": packs * plan.row_length - histogram.num_tokens,
+    "efficiency": histogram.num_tokens / (packs * plan.row_length),
+    "packing_factor": plan.num_sequences / packs,
+  }
   return [before, result]
 
 
-def _sorted_result(histogram: Histogram, batch_size: int, length_multiple: int) -> Result:
+def _sorted_result(histogram: Histogram, batch_size: int, multiple: int) -> dict[str, Any]:
   start = time.perf_counter()
-  batches = sorted_batches(
-    histogram, batch_size=batch_size, length_multiple=length_multiple
-  )
-  return Result(
-    algorithm=f"sorted/{batch_size}",
-    depth=1,
-    packing_depth=1,
-    num_tokens=batches.num_tokens,
-    num_padding_tokens=batches.num_padding_tokens,
-    efficiency=batches.efficiency,
-    packing_factor=batches.packing_factor,
-    seconds=time.perf_counter() - start,
-  )
+  batches = sorted_batches(histogram, batch_size=batch_size, length_multiple=multiple)
+  seconds = time.perf_counter() - start
+  own = {"depth": 1, "packing_depth": 1, "seconds": seconds}
+  return _result(f"sorted/{batch_size}", batches, **own)
+
+
+def _table(results: list[dict[str, Any]]) -> str:
+  """Results for a terminal, with efficiency in percent, as in the papers."""
+  names = list(_COLUMNS)[:-1]
+  lines = [[_COLUMNS[name] for name in names]]
+  lines += [[_cell(name, result[name]) for name in names] for result in results]
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  printed = []
+  for first, *others in lines:
+    cells = [cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True)]
+    printed.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+  notes = [f"{r['algorithm']} at depth {r['depth']}: {r['note']}" for r in results]
+  notes = [note for note, r in zip(notes, results, strict=True) if r["note"]]
+  return "\n".join(printed + ([""] if notes else []) + notes)
+
+
+def _cell(name: str, value: Any) -> str:
+  if value is None:
+    return "-"
+  if name == "efficiency":
+    return f"{100 * value:.3f}"
+  return f"{value:.3f}" if name in ("packing_factor", "seconds") else str(value)

@@ -42,7 +42,7 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
       lists (their sizes are the lengths) or of integers (the lengths); or a directory of
       such Arrow or Parquet files, as Hugging Face `save_to_disk` and `python -m pipeline
       prepare` write them.
-    column: the column to read; None to choose it by its name and type.
+    column: the column to read; None to choose it by its name.
     split: in a directory, the name of the files or folders to read, which may continue with
       "-" or "."; None for "train" or, if there is none, for the only split; "all" for all.
 
@@ -88,53 +88,39 @@ def prepared_length(path) -> int:
 
 
 def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path]:
-  tables = sorted(
-    p
-    for p in path.rglob("*.*")
-    if p.suffix in (".arrow", ".parquet")
-    and not p.name.startswith("cache-")
-    and "/." not in f"/{p.relative_to(path).as_posix()}"  # such as .ipynb_checkpoints
-  )
-  if not tables:
+  splits: dict[str, list[pathlib.Path]] = {}
+  for file in sorted(path.rglob("*.*")):
+    inside = file.relative_to(path)
+    hidden = "/." in f"/{inside.as_posix()}"  # such as .ipynb_checkpoints
+    if file.suffix not in (".arrow", ".parquet") or hidden:
+      continue
+    if not file.name.startswith("cache-"):
+      splits.setdefault(_split_of(inside), []).append(file)
+  if not splits:
     raise InputError(
       f"{path} holds no .arrow or .parquet file; expected a dataset written by Hugging "
       "Face save_to_disk or by python -m pipeline prepare, or a folder of Parquet files."
     )
-  chosen = _split_files(tables, path, "train" if split is None else split)
-  if chosen or split == "all":
-    return chosen or tables
-  folders = {p.relative_to(path).parts[0] for p in tables if p.parent != path} - {"data"}
-  names = folders if len(folders) > 1 else {_split_name(p) for p in tables}
-  listed = ", ".join(sorted(names))
-  if split is not None:
-    raise InputError(
-      f"{path} has no split {split!r}; found {listed}. Pass one of them, or all."
-    )
-  if len(names) > 1:
-    raise InputError(
-      f"{path} has several splits, {listed}. Name one with --split, or pass all."
-    )
-  return tables
+  if split == "all":
+    return [file for files in splits.values() for file in files]
+  name = split or ("train" if "train" in splits else min(splits))
+  if name not in splits or (split is None and name != "train" and len(splits) > 1):
+    wanted = f"no split {split!r}; found" if split else "several splits,"
+    listed = ", ".join(sorted(splits))
+    raise InputError(f"{path} has {wanted} {listed}. Name one with --split, or pass all.")
+  return splits[name]
 
 
-def _split_files(tables, path: pathlib.Path, name: str) -> list[pathlib.Path]:
-  """The files in folders of this name or, if there are none, the files of this name."""
-
-  def fits(part: str) -> bool:
-    return part == name or part.startswith((f"{name}-", f"{name}."))
-
-  inside = [p for p in tables if any(map(fits, p.relative_to(path).parts[:-1]))]
-  return inside or [p for p in tables if fits(p.name)]
-
-
-def _split_name(path: pathlib.Path) -> str:
-  """The name of the split in a file's name, without the numbers of its parts.
+def _split_of(path: pathlib.Path) -> str:
+  """The split of a file in a dataset's folder: that of its folder, or else in its name.
 
   Example:
-    >>> _split_name(pathlib.Path("data/train-00000-of-00001.parquet"))
-    'train'
+    >>> paths = "train/data-00000.arrow", "data/train-00000-of-00001.parquet"
+    >>> [_split_of(pathlib.Path(path)) for path in paths]
+    ['train', 'train']
   """
-  return re.split(r"[-.]|_?\d", path.name)[0]
+  folders = [part for part in path.parts[:-1] if part != "data"]
+  return folders[-1] if folders else re.split(r"[-.]|_?\d", path.name)[0]
 
 
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:

@@ -19,7 +19,7 @@ HELP = "make one plan, and say how far it is from the proven minimum"
 EXAMPLES = """examples:
   python -m packing pack --histogram wikipedia_512 --max-sequences-per-pack 3
   python -m packing pack --lengths lengths.npy --max-sequence-length 512 \\
-      --algorithm optimal --output plan.json --certificate certificate.json
+      --algorithm optimal --output plan.json
   python -m packing pack --histogram squad_1_1_384 --algorithm nnlshp \\
       --max-sequences-per-pack 3 --option residual_offset=64 --option residual_weight=0.002
 """
@@ -49,7 +49,6 @@ def add_arguments(command: argparse.ArgumentParser):
     help="option of the algorithm, such as effort=30 (may be repeated)",
   )
   command.add_argument("--output", metavar="F.json", help="write the plan to this file")
-  command.add_argument("--certificate", metavar="F.json", help="write the certificate here")
   command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -61,9 +60,8 @@ def run(options) -> str:
   own: dict[str, Any] = dict(map(arguments.parse_option, options.option))
   check_options(options.algorithm, own)
   geometry: dict[str, Any] = arguments.geometry(options)
-  for path in (options.output, options.certificate):
-    if path is not None:
-      files.check_writable(path)
+  if options.output is not None:
+    files.check_writable(options.output)
   histogram = arguments.read(options)
   start = time.perf_counter()
   with Progress() as progress:
@@ -79,8 +77,6 @@ def run(options) -> str:
   seconds = time.perf_counter() - start
   if options.output is not None:
     plan.save(options.output)
-  if options.certificate is not None:
-    plan.certificate().save(options.certificate)
   if progress.stopped:
     options.status = 130
     print(

@@ -172,11 +172,6 @@ class OnlinePacker:
     _, number = self._open.pop(position)
     return [name for name, _ in self._packs.pop(number)]
 
-  def names(self) -> list[object]:
-    """The names of the sequences that wait or are in open packs, in no particular order."""
-    waiting = [name for *_, name in self._waiting]
-    return waiting + [name for content in self._packs.values() for name, _ in content]
-
   def state(self) -> dict:
     """The packer's whole state, as an object that JSON can store.
 
@@ -216,20 +211,15 @@ class OnlinePacker:
         f"Expected a state of OnlinePacker, version {_STATE_VERSION}; found "
         f"{state.get('version') if isinstance(state, dict) else type(state).__name__}."
       )
-    try:
-      packer = cls(**{name: state[name] for name in cls.OPTIONS})
-      packer._arrivals = state["arrivals"]
-      packer._opened = state["opened"]
-      packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]
-      for number, content in state["packs"]:
-        packer._packs[number] = [(name, length) for name, length in content]
-        space = packer._row_length - sum(length for _, length in content)
-        packer._open.append((space, number))
-      packer._open.sort()
-    except (KeyError, TypeError, ValueError) as error:
-      raise InputError(
-        f"The state of OnlinePacker is damaged ({type(error).__name__}: {error})."
-      ) from error
+    packer = cls(**{name: state[name] for name in cls.OPTIONS})
+    packer._arrivals = state["arrivals"]
+    packer._opened = state["opened"]
+    packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]
+    for number, content in state["packs"]:
+      packer._packs[number] = [(name, length) for name, length in content]
+      space = packer._row_length - sum(length for _, length in content)
+      packer._open.append((space, number))
+    packer._open.sort()
     return packer
 
 

@@ -112,8 +112,8 @@ class StreamPacker:
     """Continues from the point where `state` was called.
 
     Raises:
-      InputError: the argument is not a state of this class, has other options, or is
-        damaged; then nothing changes.
+      InputError: the argument is not a state of this class, or has other options; then
+        nothing changes.
     """
     if not isinstance(state, Mapping) or set(state) != _FIELDS:
       raise InputError("Expected a state of StreamPacker, found another.")
@@ -125,15 +125,8 @@ class StreamPacker:
           f"The state was saved with {name}={before[name]}; this is {now[name]}. Resume "
           "with the same options."
         )
-    try:
-      held = {number: decode(example) for number, example in state["held"]}
-      ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
-      if held.keys() != set(packer.names()):
-        raise ValueError("its examples are not those of its packs")
-    except (KeyError, TypeError, ValueError) as error:
-      raise InputError(
-        f"The state of StreamPacker is damaged: {error}. Resume from another state."
-      ) from error
+    held = {number: decode(example) for number, example in state["held"]}
+    ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
     self._packer, self._held, self._ready = packer, held, ready
 
 

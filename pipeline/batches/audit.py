@@ -22,14 +22,14 @@ class AuditError(Exception):
   """A batch is wrong. The message names the row and the first difference."""
 
 
-def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
+def audit(loader: PackedLoader, *, epoch: int = 0) -> dict:
   """Reads all batches of an epoch, of all processes, and proves that they are right.
 
   It needs memory for one batch and at most 50 bytes per sequence, whatever their lengths.
 
   Args:
     loader: makes the batches.
-    epoch: from 0; None for the evaluation batches, whose last rows may be empty.
+    epoch: from 0.
 
   Returns:
     `certificate`, the plan's; and the counts `batches`, `rows`, `sequences`, `tokens`,
@@ -62,7 +62,7 @@ def audit(loader: PackedLoader, *, epoch: int | None = 0) -> dict:
       number = ids[used][again.argmax()]
       raise AuditError(f"Sequence {number} occurs twice; expected each once an epoch.")
     depths_here = used.sum(axis=1)
-    if (depths_here == 0).any() and epoch is not None:
+    if (depths_here == 0).any():
       row = counts["rows"] + int((depths_here == 0).argmax())
       raise AuditError(f"Row {row} is padding alone; expected a pack.")
     depths += np.bincount(depths_here, minlength=depths.size)
@@ -105,29 +105,17 @@ def _contract(loader: PackedLoader) -> dict[str, tuple[str, tuple[int, ...]]]:
   return fields
 
 
-def _global_batches(loader: PackedLoader, epoch: int | None) -> Iterator[PackedBatch]:
+def _global_batches(loader: PackedLoader, epoch: int) -> Iterator[PackedBatch]:
   """The batches of an epoch, joined over processes, without rows of other epochs."""
   count = loader.process_count
   blocks = [loader.for_process(index, count) for index in range(count)]
   size, num_packs = loader.batch_size, loader.plan.num_packs
-
-  def joined(parts) -> PackedBatch:
-    parts = list(parts)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-  def bar(steps, total):
-    return tqdm.tqdm(steps, "auditing", total, unit=" batches", disable=None)
-
-  if epoch is None:
-    evaluation = zip(*(block.evaluation_batches() for block in blocks), strict=True)
-    yield from map(joined, bar(evaluation, loader.num_evaluation_batches))
-    return
   first, end = epoch * num_packs, (epoch + 1) * num_packs
   steps = range(first // size, -(-end // size))
-  for step in bar(steps, len(steps)):
+  for step in tqdm.tqdm(steps, "auditing", unit=" batches", disable=None):
+    parts = [block[step] for block in blocks]
     rows = loader.epochs_of(step) == epoch
-    batch = joined(block[step] for block in blocks)
-    yield {name: field[rows] for name, field in batch.items()}
+    yield {n: np.concatenate([part[n] for part in parts])[rows] for n in parts[0]}
 
 
 def _row(
@@ -263,11 +251,11 @@ def _unmasked(batch: PackedBatch, masking: Masking, equal, holds) -> np.ndarray:
 
 def report(result: dict, plan: packing.Plan) -> str:
   """The result of `audit` as text."""
-  what = "evaluation" if result["epoch"] is None else f"epoch {result['epoch']}"
+  hosts = result["hosts"]
   lines = [
     str(plan.certificate()),
     "",
-    f"audit of {what}, {result['hosts']} host{'s' * (result['hosts'] > 1)}: right",
+    f"audit of epoch {result['epoch']}, {hosts} host{'s' * (hosts > 1)}: right",
     f"sequences {result['sequences']:>20,} each exactly once",
     f"tokens    {result['tokens']:>20,} each where it belongs",
     f"masked    {result['masked_tokens']:>20,} each undone by its label",

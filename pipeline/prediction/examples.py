@@ -141,12 +141,6 @@ def _examples(
 
 def _id(document: Document, number: int) -> str:
   for field in _IDS:
-    value = document.fields.get(field)
-    if value is None:
-      continue
-    if not isinstance(value, str | int) or isinstance(value, bool):
-      raise InputError(
-        f"{document.where}: {field} is {short_repr(value)}; expected text or a number."
-      )
-    return str(value)
+    if (value := document.fields.get(field)) is not None:
+      return str(value)
   return str(number)

@@ -15,7 +15,7 @@ from packing import InputError
 from pipeline.preparation import shard_files, write
 from pipeline.preparation.shard_files import ShardSummary, ShardWork
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document_shards import DocumentShard
+from pipeline.sources.document_shards import DocumentShard, document_shards
 from pipeline.sources.partitions import Partition
 
 
@@ -84,7 +84,7 @@ class BeamRunner:
 def _read(
   part: tuple[str | None, int, Partition], settings: DatasetSettings
 ) -> Iterator[DocumentShard]:
-  return write.read_shards(settings, *part)
+  return document_shards(settings, *part)
 
 
 def _write(shard: DocumentShard, settings: DatasetSettings, tokenizer: str, directory: str):

@@ -12,13 +12,12 @@ import os
 import pathlib
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator
 
 from packing import InputError
 from packing.errors import short_repr
 from packing.files import whole_path
-from pipeline.dataset import MANIFEST, PreparedDataset, altered_file, open_dataset
+from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
 from pipeline.preparation import write
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
@@ -44,8 +43,8 @@ def prepare(
   Everything is written to a temporary folder beside the final one, which is renamed at the
   end, so a killed run leaves nothing that looks complete. The same call again keeps the
   shards already written, or starts again if settings or sources have changed. Workers of a
-  killed run may survive on other machines; they write only to the temporary folder for
-  their own settings and sources.
+  killed run may finish a shard; they write only to the temporary folder for their own
+  settings and sources.
 
   Args:
     directory: where the dataset is, or will be.
@@ -88,22 +87,19 @@ def prepare(
   fingerprints = {split: fingerprint(parts) for split, parts in sources.items()}
 
   partial = directory.with_name(f".{directory.name}.partial")
-  with _locked(partial, directory) as lock:
-    if lock is None:  # another process finished first
+  with _locked(partial):
+    if _exists(directory):  # another process finished first
+      shutil.rmtree(partial, ignore_errors=True)
       return _open_same(directory, settings, fields, vocabulary)
     try:
       work = _work_folder(partial, preparation, fingerprints)
       manifest = write.write_dataset(
-        work, preparation, num_workers=num_workers, runner=runner, lock=lock
+        work, preparation, num_workers=num_workers, runner=runner
       )
       manifest["source"] = {
         split: {name: value for name, value in values.items() if name != "version"}
         for split, values in fingerprints.items()
       }
-      if altered := altered_file(work, manifest["sha256"]):
-        raise OSError(
-          f"{altered} differs from what was written to it. Run the same command again"
-        )
       for path in work.iterdir():
         if path.name not in manifest["sha256"]:
           path.unlink(missing_ok=True)  # a worker of a killed run may remove it too
@@ -164,18 +160,14 @@ def _exists(directory: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | None]:
-  """Locks the unfinished folder for one process and its workers.
-
-  Yields the file descriptor of the lock; None if another process finished meanwhile.
-  """
-  waited = False
+def _locked(partial: pathlib.Path) -> Iterator[None]:
+  """Makes the unfinished folder, for one process at a time."""
   while True:
     try:
       partial.mkdir(parents=True, exist_ok=True)
       try:
         lock = (partial / _LOCK).open("a")
-      except FileNotFoundError:  # renamed or removed between the two calls
+      except FileNotFoundError:  # removed between the two calls
         continue
     except OSError as error:
       raise InputError(
@@ -183,24 +175,13 @@ def _locked(partial: pathlib.Path, directory: pathlib.Path) -> Iterator[int | No
       ) from error
     with lock:
       try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if waited else fcntl.LOCK_NB))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
-        print(
-          f"waiting for another process that is preparing {directory}, or for its workers",
-          file=sys.stderr,
-        )
-        waited = True
-        continue
+        print(f"waiting for another process that writes {partial}", file=sys.stderr)
+        fcntl.flock(lock, fcntl.LOCK_EX)
       if _is_open_as(lock.fileno(), partial / _LOCK):
-        done = _exists(directory)
-        if done:
-          shutil.rmtree(partial, ignore_errors=True)
-        yield None if done else lock.fileno()
+        yield
         return
-    time.sleep(0.01)
-    if _exists(directory):
-      yield None
-      return
 
 
 def _is_open_as(descriptor: int, path: pathlib.Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 from collections.abc import Iterator
@@ -101,44 +100,25 @@ def write_shard(work: ShardWork) -> ShardSummary:
   tally = dict(encoder.tally)
   summary = ShardSummary(shard.name, len(shard.documents), counts, tally, digest)
   values = dataclasses.asdict(summary) | {"counts": counts.tolist()}
-  text = json.dumps(values)
   with whole_path(directory / f"{shard.name}{_SUMMARY_SUFFIX}") as partial:
-    partial.write_bytes(f"{_digest(text)}\n{text}".encode())
+    partial.write_text(json.dumps(values))
   return summary
-
-
-def _digest(text: str) -> str:
-  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load_summary(directory: str | pathlib.Path, name: str) -> ShardSummary | None:
   """The summary of a shard; None if the shard's file is not as it was written."""
   directory = pathlib.Path(directory)
-  summary = _read_summary(directory / f"{name}{_SUMMARY_SUFFIX}")
+  path = directory / f"{name}{_SUMMARY_SUFFIX}"
+  summary = _read_summary(path) if path.exists() else None
   same = summary and file_sha256(directory / f"{name}.arrow") == summary.sha256
   return summary if same else None
 
 
-def _read_summary(path: pathlib.Path) -> ShardSummary | None:
-  """The summary in a file; None if the file is missing or damaged."""
-  try:
-    digest, _, text = path.read_text().partition("\n")
-  except (OSError, UnicodeDecodeError):
-    return None
-  if digest != _digest(text):
-    return None
-  values = json.loads(text)
+def _read_summary(path: pathlib.Path) -> ShardSummary:
+  values = json.loads(path.read_text())
   return ShardSummary(**values | {"counts": np.array(values["counts"])})
 
 
 def all_summaries(directory: str | pathlib.Path) -> Iterator[ShardSummary]:
-  """The summaries of all shards already written, in the order of their names.
-
-  Raises:
-    OSError: one cannot be read.
-  """
-  for path in sorted(pathlib.Path(directory).glob(f"*{_SUMMARY_SUFFIX}")):
-    summary = _read_summary(path)
-    if summary is None:
-      raise OSError(f"{path} cannot be read; run the same command again")
-    yield summary
+  """The summaries of all shards already written, in the order of their names."""
+  return map(_read_summary, sorted(pathlib.Path(directory).glob(f"*{_SUMMARY_SUFFIX}")))

@@ -1,9 +1,9 @@
-"""Work spread over processes, with results in the order of the work.
+"""Work spread over processes.
 
 A worker is a separate Python process that reads work from its standard input and writes
-results to its standard output. It inherits only a lock, so it is safe beside JAX and its
+results to its standard output. It inherits nothing, so it is safe beside JAX and its
 threads, and it does not import the caller's program. When the caller exits or is killed,
-the worker finishes its shard and exits; until then it holds the lock.
+the worker finishes its shard and exits.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from pipeline.preparation.shard_files import ShardSummary, ShardWork, write_shard
 
@@ -26,15 +24,14 @@ _FEW_SHARDS = 2  # so few are written faster without workers
 
 
 def write_shards(
-  work: Iterable[ShardWork | ShardSummary], *, num_workers: int, lock: int | None = None
+  work: Iterable[ShardWork | ShardSummary], *, num_workers: int
 ) -> Iterator[ShardSummary]:
-  """Writes shards on several cores; summaries come in the order of the work.
+  """Writes shards on several cores; summaries come in any order.
 
   Args:
     work: what to write; a summary stands for a shard that is written already. At most
-      `num_workers` + 2 are in memory.
+      `num_workers` + 3 are in memory.
     num_workers: how many processes; 1 to write the shards in this one.
-    lock: file descriptor of a lock that the workers hold too, until they exit.
 
   Raises:
     InputError, OSError: a worker raised it. The workers are killed.
@@ -44,82 +41,62 @@ def write_shards(
   alone = num_workers <= 1 or len(first) <= _FEW_SHARDS
   work = itertools.chain(first, work)
   del first  # else its shards would stay in memory
-  if alone:
+  busy: collections.deque[tuple[subprocess.Popen, str]] = collections.deque()
+  with contextlib.ExitStack() as started:
     for item in work:
-      yield item if isinstance(item, ShardSummary) else write_shard(item)
-    return
-  pending: collections.deque[Future] = collections.deque()
-  with _Pool(num_workers, lock) as pool:
-    for item in work:
-      pending.append(pool.submit(item))
-      if len(pending) > num_workers + 1:
-        yield pending.popleft().result()
-    while pending:
-      yield pending.popleft().result()
+      if isinstance(item, ShardSummary):
+        yield item
+      elif alone:
+        yield write_shard(item)
+      else:
+        if len(busy) < num_workers:
+          process = started.enter_context(_worker())
+        else:
+          process = busy[0][0]
+          yield _result(*busy.popleft())
+        with _reported(process, item.shard.name):  # it is idle, and so reads at once
+          pickle.dump(item, process.stdin)  # type: ignore[arg-type]
+          process.stdin.flush()  # type: ignore[union-attr]
+        busy.append((process, item.shard.name))
+    while busy:
+      yield _result(*busy.popleft())
 
 
-class _Pool:
-  """A pool of threads, each of which passes work to one process."""
+def _result(process: subprocess.Popen, name: str) -> ShardSummary:
+  with _reported(process, name):
+    result = pickle.load(process.stdout)  # type: ignore[arg-type]
+  if isinstance(result, Exception):
+    raise result
+  return result
 
-  def __init__(self, size: int, lock: int | None):
-    self._lock = lock
-    self._threads = ThreadPoolExecutor(size)
-    self._local = threading.local()
-    self._processes: list[subprocess.Popen] = []
-    self._closed = False
-    self._starting = threading.Lock()  # so that __exit__ knows each process
 
-  def __enter__(self):
-    return self
+@contextlib.contextmanager
+def _reported(process: subprocess.Popen, name: str) -> Iterator[None]:
+  """Reports the end of a worker that is writing a shard."""
+  try:
+    yield
+  except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+    process.kill()
+    raise OSError(
+      f"A worker exited with status {process.wait()} while writing {name}. Use fewer "
+      "workers, which need less memory, and run the command again."
+    ) from error
 
-  def __exit__(self, *exception):
-    with self._starting:
-      self._closed = True
-    self._threads.shutdown(wait=False, cancel_futures=True)
-    for process in self._processes:
-      if exception[0] is not None:
-        process.kill()
+
+@contextlib.contextmanager
+def _worker() -> Iterator[subprocess.Popen]:
+  """A worker, which ends with the block; at an error it is killed."""
+  with _start() as process:
+    try:
+      yield process
+    except BaseException:
+      process.kill()
       with contextlib.suppress(OSError):
         process.stdin.close()  # type: ignore[union-attr]
-    for process in self._processes:
-      process.wait()
-    self._threads.shutdown()
-    for process in self._processes:
-      process.stdout.close()  # type: ignore[union-attr]
-
-  def submit(self, item: ShardWork | ShardSummary) -> Future:
-    if isinstance(item, ShardSummary):
-      future: Future = Future()
-      future.set_result(item)
-      return future
-    return self._threads.submit(self._run, item)
-
-  def _run(self, item: ShardWork) -> ShardSummary:
-    process: subprocess.Popen | None = getattr(self._local, "process", None)
-    with self._starting:
-      if self._closed:
-        raise RuntimeError("The pool is closed.")
-      if process is None:
-        process = self._local.process = _start(self._lock)
-        self._processes.append(process)
-    try:
-      assert process.stdin is not None
-      assert process.stdout is not None
-      pickle.dump(item, process.stdin)
-      process.stdin.flush()
-      result = pickle.load(process.stdout)
-    except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
-      process.kill()
-      raise OSError(
-        f"A worker exited with status {process.wait()} while writing {item.shard.name}. "
-        "Use fewer workers, which need less memory, and run the command again."
-      ) from error
-    if isinstance(result, Exception):
-      raise result
-    return result
+      raise
 
 
-def _start(lock: int | None) -> subprocess.Popen:
+def _start() -> subprocess.Popen:
   root = str(pathlib.Path(__file__).parents[2])
   paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
   environment = os.environ | {
@@ -133,7 +110,6 @@ def _start(lock: int | None) -> subprocess.Popen:
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     env=environment,
-    pass_fds=() if lock is None else (lock,),
     start_new_session=True,  # Ctrl-C reaches only the caller, which kills the workers
   )
 

@@ -28,14 +28,12 @@ from pipeline.sources.document_shards import (
   HELD_OUT,
   MISMATCHED,
   TRAIN,
-  DocumentShard,
   document_shards,
 )
 from pipeline.sources.partitions import Partition
 from pipeline.tasks.table import Task
 from pipeline.tokenizer import (
   END,
-  GPT2_VOCABULARY_FILE,
   NEVER_MASKED,
   TOKENIZER_FILE,
   VOCABULARY_FILE,
@@ -79,7 +77,6 @@ def write_dataset(
   *,
   num_workers: int | None = None,
   runner: Runner | None = None,
-  lock: int | None = None,
 ) -> dict:
   """Writes vocabulary and shards into a folder, which may hold some of them already.
 
@@ -88,7 +85,6 @@ def write_dataset(
     preparation: what to write.
     num_workers: how many processes; None for one per core, at most `MAX_WORKERS`.
     runner: does the work instead of processes on this machine.
-    lock: file descriptor of the folder's lock, which workers hold too.
 
   Returns:
     The manifest, without the source.
@@ -100,7 +96,7 @@ def write_dataset(
   if runner is None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = num_workers or min(cores, MAX_WORKERS)
-    runner = functools.partial(_write_shards, num_workers=workers, lock=lock)
+    runner = functools.partial(_write_shards, num_workers=workers)
   written = runner(directory, preparation, str(tokenizer.path))
   summaries = sorted(written, key=lambda summary: summary.name)
   return _manifest(directory, preparation, tokenizer, summaries)
@@ -119,27 +115,12 @@ def split_parts(sources: Sources) -> Iterator[tuple[str | None, int, Partition]]
       yield (split if HELD_OUT in sources else None), number, partition
 
 
-def read_shards(
-  settings: DatasetSettings, split: str | None, number: int, partition: Partition
-) -> Iterator[DocumentShard]:
-  """The shards of one part from `split_parts`."""
-  return document_shards(
-    partition,
-    number,
-    split=split,
-    held_out_fraction=settings.held_out_fraction,
-    shard_bytes=settings.shard_bytes,
-    seed=settings.seed,
-  )
-
-
 def _write_shards(
   directory: pathlib.Path,
   preparation: Preparation,
   tokenizer: str,
   *,
   num_workers: int,
-  lock: int | None,
 ) -> Iterator[ShardSummary]:
   """Writes the shards, and shows partitions, documents and tokens."""
   settings, parts = preparation.settings, list(split_parts(preparation.sources))
@@ -149,12 +130,12 @@ def _write_shards(
     nonlocal begun
     for part in parts:
       begun += 1
-      for shard in read_shards(settings, *part):
+      for shard in document_shards(settings, *part):
         summary = load_summary(directory, shard.name)
         yield summary or ShardWork(shard, settings, tokenizer, str(directory))
 
   with tqdm.tqdm(desc="preparing", unit=" documents", unit_scale=True) as bar:
-    for summary in write_shards(work(), num_workers=num_workers, lock=lock):
+    for summary in write_shards(work(), num_workers=num_workers):
       yield summary
       tokens += summary.tokens
       done = f"partition {begun} of {len(parts)}, {tokens:,} tokens"
@@ -169,11 +150,7 @@ def _write_tokenizer(directory: pathlib.Path, preparation: Preparation) -> Token
   path = directory / (TOKENIZER_FILE if as_json else VOCABULARY_FILE)
   if not path.exists():
     with whole_path(path) as partial:
-      if given and given.name == GPT2_VOCABULARY_FILE:
-        # Saves it together with the merges beside it.
-        assert preparation.vocabulary is not None
-        preparation.vocabulary.save(partial)
-      elif given:
+      if given:
         shutil.copyfile(given, partial)
       else:
         texts = tqdm.tqdm(_training_texts(preparation), "reading", unit=" texts")
@@ -196,7 +173,7 @@ def _training_texts(preparation: Preparation) -> Iterator[str]:
   for part in split_parts(preparation.sources):
     if part[0] not in (None, TRAIN):
       continue
-    for shard in read_shards(settings, *part):
+    for shard in document_shards(settings, *part):
       if shard.split == TRAIN:
         for document in shard.documents:
           for text in texts(document, settings):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pipeline import splitmix
+from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
 from pipeline.sources.partitions import Partition
 
@@ -44,34 +45,26 @@ class DocumentShard(NamedTuple):
 
 
 def document_shards(
-  partition: Partition,
-  number: int,
-  *,
-  split: str | None,
-  held_out_fraction: float,
-  shard_bytes: int,
-  seed: int,
+  settings: DatasetSettings, split: str | None, number: int, partition: Partition
 ) -> Iterator[DocumentShard]:
   """Reads a partition as shards, in the order in which they fill.
 
   Args:
-    partition: what to read.
+    settings: `shard_bytes` is the size at which a shard with at least two documents ends;
+      `seed` selects the documents to hold out.
+    split: the split of all its documents; None to hold out `held_out_fraction` of them.
     number: number of the partition in its source.
-    split: the split of all its documents; None to hold out some of them.
-    held_out_fraction: the fraction of documents to hold out if `split` is None.
-    shard_bytes: a shard with at least two documents ends when it reaches this size.
-    seed: selects the documents to hold out.
+    partition: what to read.
   """
+  fraction, seed = settings.held_out_fraction, settings.seed + (number << 32)
   pending: dict[str, list[Document]] = {name: [] for name in SPLITS}
   sizes = dict.fromkeys(SPLITS, 0)
   numbers = dict.fromkeys(SPLITS, 0)
   for index, document in enumerate(partition.read()):
-    name = split or (
-      HELD_OUT if is_held_out(index, held_out_fraction, seed + (number << 32)) else TRAIN
-    )
+    name = split or (HELD_OUT if is_held_out(index, fraction, seed) else TRAIN)
     pending[name].append(document)
     sizes[name] += document.size
-    if sizes[name] >= shard_bytes and len(pending[name]) > 1:
+    if sizes[name] >= settings.shard_bytes and len(pending[name]) > 1:
       yield DocumentShard(name, number, numbers[name], pending[name])
       pending[name], sizes[name] = [], 0
       numbers[name] += 1

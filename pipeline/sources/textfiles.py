@@ -1,7 +1,7 @@
 """Documents from text files: plain text, JSON lines, SQuAD's JSON.
 
 Lines are read one at a time and no document may be longer than `MAX_DOCUMENT_BYTES`, so
-memory is bounded whatever the file holds.
+memory is bounded whatever the file holds. SQuAD's JSON is read at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from pipeline.sources.document import (
   too_long_error,
 )
 
-MAX_JSON_BYTES = 2**30  # a file in SQuAD's layout is read at once
 _COLUMNS = {"tokens": 0, "tags": -1}  # first and last
 Lines = Iterable[tuple[int, str]]  # with their numbers, from 1
 
@@ -176,14 +175,10 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   """The questions of a file in the layout of SQuAD 1.1: data, paragraphs, qas, answers.
 
   Raises:
-    InputError: the file is too large or has another layout.
+    InputError: the file has another layout.
   """
   with _reading(path) as file:
-    content = file.read(MAX_JSON_BYTES + 1)
-  if len(content) > MAX_JSON_BYTES:
-    raise InputError(
-      f"{path} has more than {MAX_JSON_BYTES:,} bytes. Write it as JSON lines."
-    )
+    content = file.read()
   try:
     articles = json.loads(content)["data"]
     for article in articles:

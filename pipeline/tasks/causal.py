@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from packing import InputError
 from packing.errors import short_repr
+from packing.row import check_no_padding
 from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import StoredSequence
@@ -65,17 +65,18 @@ def _tokenised(
 
 
 def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
-  """The tokens that each document gives, without padding.
+  """The tokens that each document gives.
 
-  The `attention_mask` says what is padding. Without one, padding tokens at the end are.
+  Raises:
+    InputError: a field is invalid, or some tokens are padding.
   """
   for document in shard.documents:
-    kept = _real_tokens(document, encoder.tokenizer)
-    if kept is None or kept.stop == kept.start:
+    ids = document.fields["input_ids"]
+    if not ids:
       continue
-    ids = document.fields["input_ids"][kept]
+    _check_tokens(document, encoder.tokenizer)
     encoder.tally["documents_used"] += 1
-    first_type = _first_type_length(document, kept)
+    first_type = _first_type_length(document, len(ids))
     label = document.fields.get("label")
     labels = document.fields.get("labels")  # of the sequence, or of its tokens
     if isinstance(labels, list):
@@ -111,11 +112,9 @@ def _pieces(
   return [ids[i : i + most] for i in range(0, len(ids), most)]
 
 
-def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
-  """Where the tokens that are not padding stand; None for no tokens."""
+def _check_tokens(document: Document, tokenizer: Tokenizer):
+  """Refuses what is no list of tokens, or has padding."""
   where, ids = document.where, document.fields["input_ids"]
-  if not ids:
-    return None
   if not isinstance(ids, list) or not all(type(n) is int for n in ids):
     raise InputError(
       f"{where}: input_ids is {short_repr(ids)}; expected a list of integers."
@@ -127,41 +126,20 @@ def _real_tokens(document: Document, tokenizer: Tokenizer) -> slice | None:
         f"{where}: token {place} is {token}; the vocabulary has the ids 0 to {size - 1}."
       )
   if (mask := document.fields.get("attention_mask")) is not None:
-    return _marked(mask, len(ids), where)
-  padding = tokenizer.padding_id
-  if padding is None:
-    return slice(0, len(ids))
-  end = len(ids)
-  while end and ids[end - 1] == padding:
-    end -= 1
-  if padding in ids[:end]:
+    check_no_padding(f"{where}: The sequence", mask)
+  elif tokenizer.padding_id in ids:
     raise InputError(
-      f"{where}: token {ids.index(padding)} of {end} is padding. Give an attention_mask."
+      f"{where}: token {ids.index(tokenizer.padding_id)} is padding. Tokenize with "
+      "padding=False; if it is a real token, give an attention_mask."
     )
-  return slice(0, end)
 
 
-def _marked(mask: Any, length: int, where: str) -> slice | None:
-  """Where an attention mask has ones, which must stand together; None for nowhere."""
-  if isinstance(mask, list) and len(mask) == length and all(x in (0, 1) for x in mask):
-    if 1 not in mask:
-      return None
-    start, ones = mask.index(1), mask.count(1)
-    if 0 not in mask[start : start + ones]:
-      return slice(start, start + ones)
-  raise InputError(
-    f"{where}: attention_mask is {short_repr(mask)}; expected {length} numbers, the ones "
-    "together."
-  )
-
-
-def _first_type_length(document: Document, kept: slice) -> int:
-  types, length = document.fields.get("token_type_ids"), kept.stop - kept.start
+def _first_type_length(document: Document, length: int) -> int:
+  types = document.fields.get("token_type_ids")
   if types is None:
     return length
-  inside = types[kept] if isinstance(types, list) else []
-  ones = inside.count(1)
-  if inside != [0] * (length - ones) + [1] * ones:
+  ones = types.count(1) if isinstance(types, list) else 0
+  if types != [0] * (length - ones) + [1] * ones:
     raise InputError(
       f"{document.where}: token_type_ids is {short_repr(types)}; expected {length} "
       "numbers, zeros and then ones."

@@ -97,7 +97,7 @@ def test_progress_shows_the_best_plan_and_bound():
 def test_pack_prints_one_object(result, tmp_path):
   found = result(
     "pack --histogram squad_1_1_384 --algorithm spfhp --max-sequences-per-pack 2 "
-    f"--output {tmp_path}/plan.json --certificate {tmp_path}/certificate.json"
+    f"--output {tmp_path}/plan.json"
   )
   plan = packing.load_plan(tmp_path / "plan.json")
   for name in (
@@ -109,7 +109,7 @@ def test_pack_prints_one_object(result, tmp_path):
   assert (found["num_packs"], found["lower_bound"]) == (45_335, 44_321)
   assert (found["max_sequence_length"], found["num_tokens"]) == (384, 17_408_640)
   assert found["seconds"] > 0
-  certificate = json.loads((tmp_path / "certificate.json").read_text())
+  certificate = json.loads((tmp_path / "plan.json").read_text())["certificate"]
   assert certificate["gap"] == 45_335 - 44_321
 
 
@@ -221,7 +221,7 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
     ("pack COLA --row-length 40", "longest sequence, which has 47"),
     ("pack COLA --option x", "expected NAME=VALUE"),
     ("pack COLA --option seed=1", "no option 'seed'"),
-    ("pack --histogram wikipedia_2048 --certificate /no/such/place", "Cannot write"),
+    ("pack --histogram wikipedia_2048 --output /no/such/place", "Cannot write"),
     ("compare COLA --algorithms magic", "no packing algorithm 'magic'"),
     ("pack COLA --max-sequence-length 40", "--too-long"),
     ("pack COLA --algorithm nnlshp", "max_sequences_per_pack="),

@@ -162,18 +162,6 @@ def test_a_layer_of_bert_base_by_its_operations():
   assert long - short == pytest.approx((512**2 - 2 * 256**2) / 4608)
 
 
-def test_the_fit_finds_what_made_the_times():
-  rng = np.random.default_rng(0)
-  tokens, squares = rng.uniform(1e3, 1e4, 20), rng.uniform(1e5, 1e7, 20)
-  cost = packing.Cost.fit(tokens, squares, 2e-4 * tokens + 3e-9 * squares)
-  assert (cost.linear, cost.quadratic) == pytest.approx((2e-4, 3e-9), rel=1e-5)
-
-
-def test_the_fit_has_no_negative_part():
-  cost = packing.Cost.fit([1000, 1000], [1e6, 2e6], [2.0, 1.0])
-  assert cost.quadratic == 0 < cost.linear
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int8])
 def test_costs_of_any_type_are_dealt_and_compared_as_numbers(dtype):
   costs = [0, 100, 60, 90, 120, 110]
@@ -199,11 +187,6 @@ def test_nobody_waits_in_steps_that_cost_nothing():
     (lambda: packing.waiting(np.ones((0, 2)), devices=2), "number of steps is 0"),
     (lambda: packing.waiting([[]], devices=2), "number of packs of a step is 0"),
     (lambda: packing.waiting([[1, -1]], devices=2), "costs hold -1"),
-    (lambda: packing.Cost.fit([512] * 2, [math.nan, 1], [1, 2]), "squares hold nan"),
-    (lambda: packing.Cost.fit([512] * 2, [1, 2], [1, math.inf]), "seconds hold inf"),
-    (lambda: packing.Cost.fit([512] * 2, [1, 2], [1, 0]), "each time above 0"),
-    (lambda: packing.Cost.fit([512] * 3, [1, 2], [1, 2]), "found 3, 2"),
-    (lambda: packing.Cost.fit(512, 1, 1), "expected numbers with 1 axis"),
   ],
 )
 def test_what_is_no_cost_is_refused(call, message):
@@ -218,11 +201,6 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
     packing.pack(sequences, max_sequence_length=8)
   with pytest.raises(packing.InputError, match="Expected counts as a vector"):
     packing.Histogram(sequences)
-
-
-def test_the_fit_of_rows_without_pairs():
-  cost = packing.Cost.fit([512, 1024], [0, 0], [1.0, 2.0])
-  assert (cost.linear, cost.quadratic) == (pytest.approx(1 / 512, rel=1e-5), 0)
 
 
 @pytest.mark.parametrize(

@@ -78,33 +78,14 @@ def test_a_solver_that_fails_does_not_make_the_depth_too_small(monkeypatch, squa
   assert about == heuristics.lpfhp(problem).num_packs
 
 
-@pytest.mark.parametrize(
-  ("limit", "expected"),
-  [
-    (4, "The depth limit costs at most 8 packs (72.727%): without it, a plan needs at le"),
-    (8, "The depth limit costs nothing: without it, a plan needs at least 11"),
-    ("max", None),
-  ],
-)
-def test_the_certificate_says_what_the_limit_costs(limit, expected):
-  histogram = packing.Histogram.from_lengths([2] * 64 + [16] * 3, max_sequence_length=16)
-  shown = str(packing.pack(histogram, max_sequences_per_pack=limit).certificate())
-  assert expected in shown if expected else "depth limit costs" not in shown
-
-
-def test_the_unlimited_bound_is_the_bound_without_a_limit(squad):
-  plan = packing.pack(squad, algorithm="spfhp", max_sequences_per_pack=2)
-  assert plan.unlimited_bound == 40_195  # by tokens 39,713
-  assert plan.certificate().as_dict()["unlimited_bound"] == 40_195
-
-
 def test_no_depth_is_chosen_that_wastes_rows():
   """Also where sequences are shorter than the unit of rounded sizes."""
   lengths = np.repeat([7, 100, 300], [4003, 307, 101])  # three of 7 fill 4 % of a row
   short = np.random.default_rng(0).integers(10, 40, 100_000)
   for row, mixed in ((512, lengths), (8192, short)):
     plan = packing.pack(mixed, max_sequence_length=row)
-    assert plan.num_packs <= 1.005 * plan.unlimited_bound + 1, row
+    deepest = packing.pack(mixed, max_sequence_length=row, max_sequences_per_pack=None)
+    assert plan.num_packs <= 1.005 * deepest.lower_bound + 1, row
 
 
 def test_many_different_lengths_take_a_little_work_by_default():

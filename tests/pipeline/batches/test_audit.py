@@ -42,7 +42,7 @@ OPTIONS += [{"batch_size": 1000}]  # more than there are rows
 OPTIONS += [{"balance": "devices", "devices": 4, "process_count": 2}]
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 5, None])
+@pytest.mark.parametrize("epoch", [0, 1, 5])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_what_the_loader_makes_passes(store, options, epoch):
   loader = make_loader(store, **options)
@@ -50,11 +50,8 @@ def test_what_the_loader_makes_passes(store, options, epoch):
   assert result["sequences"] == len(store)
   assert result["tokens"] == store.lengths.sum()
   assert result["certificate"]["num_packs"] == loader.plan.num_packs
-  if epoch is None:
-    assert result["rows"] == loader.num_evaluation_batches * loader.batch_size
-  else:
-    assert result["rows"] == loader.plan.num_packs
-    assert result["padding_tokens"] == loader.plan.num_padding_tokens
+  assert result["rows"] == loader.plan.num_packs
+  assert result["padding_tokens"] == loader.plan.num_padding_tokens
   expected = np.minimum(np.maximum(1, np.rint(0.15 * store.lengths)), store.lengths - 2)
   assert result["masked_tokens"] == (expected.sum() if loader.masking else 0)
 
@@ -189,8 +186,6 @@ def test_the_command_prints_the_certificate_and_what_it_proved(arguments, capsys
   result = json.loads(capsys.readouterr().out)
   assert result["certificate"]["algorithm"] == "spfhp"
   assert result["sequences"] == result["certificate"]["num_sequences_out"]
-  assert command.main([*arguments, "--split=held_out"]) == 0
-  assert "audit of evaluation, 1 host: right" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

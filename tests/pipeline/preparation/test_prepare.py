@@ -119,8 +119,8 @@ def test_held_out_documents_are_even_and_random_in_each_partition():
       yield from (Document({"text": str(index)}) for index in range(3000))
 
   def held_out(number, seed):
-    options = {"split": None, "held_out_fraction": 0.05, "shard_bytes": 100, "seed": seed}
-    shards = document_shards(Partition(), number, **options)  # type: ignore[arg-type]
+    chosen = DatasetSettings("", 9, held_out_fraction=0.05, shard_bytes=100, seed=seed)
+    shards = document_shards(chosen, None, number, Partition())  # type: ignore[arg-type]
     groups = (shard.documents for shard in shards if shard.split == "held_out")
     return [int(document.fields["text"]) for group in groups for document in group]
 
@@ -137,7 +137,7 @@ def test_as_many_documents_are_held_out_as_the_fraction_says(fraction):
   assert np.abs(found - fraction * np.arange(1, 3001)).max() < 2
 
 
-def test_few_shards_are_in_memory_at_a_time():
+def test_few_shards_are_read_ahead():
   taken = 0
 
   def work():
@@ -149,7 +149,7 @@ def test_few_shards_are_in_memory_at_a_time():
   given = enumerate(write_shards(work(), num_workers=3))
   ahead = [taken - number for number, _ in given]
   assert len(ahead) == 50
-  assert max(ahead) == 3 + 2
+  assert max(ahead) <= 3
 
 
 def test_progress_shows_partitions_documents_and_tokens(corpus, tmp_path, capsys):
@@ -254,22 +254,11 @@ def test_analyze_takes_the_length_that_a_run_expects(corpus, tmp_path, capsys):
   assert f"--config.data.max_sequence_length={longest}" in found["flags"]["train"]
 
 
-def test_a_result_that_cannot_be_written_is_an_error(reference):
-  command = [sys.executable, "-m", "pipeline", "inspect", str(reference.directory)]
+def test_a_result_that_cannot_be_written_is_an_error(corpus, reference):
+  command = [sys.executable, "-m", "pipeline", *arguments(corpus, reference.directory)]
   with open("/dev/full", "w") as full:
     done = subprocess.run(
       command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
     )
   assert done.returncode == 1
   assert done.stderr == "error: Cannot write the result: No space left on device.\n"
-
-
-def test_what_is_prepared_can_be_inspected(reference, capsys):
-  args = ["inspect", str(reference.directory)]
-  assert main([*args, "--json"]) == 0
-  found = json.loads(capsys.readouterr().out)["histograms"]["train"]
-  assert found == reference.manifest["histograms"]["train"]
-  assert main([*args, "--against", "glue_cola_128"]) == 1
-  assert "equal                False" in capsys.readouterr().out
-  assert main([*args, "--against", ""]) == 2
-  assert "glue_cola_128" in capsys.readouterr().err  # the known ones

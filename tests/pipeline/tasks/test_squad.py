@@ -5,7 +5,6 @@ import pytest
 
 import pipeline
 from packing import InputError
-from pipeline.__main__ import main
 from pipeline.tasks import squad
 from pipeline.tokenizer import Tokenizer
 from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY
@@ -58,13 +57,11 @@ def test_squad_windows_cover_the_context_and_hold_the_answer(ask):
   assert dataset.manifest["counts"]["train"]["windows_without_answer"] > 0
 
 
-def test_an_answer_of_which_no_token_is_left_is_counted(ask, capsys):
+def test_an_answer_of_which_no_token_is_left_is_counted(ask):
   context = f"{CONTEXT} \u0301"  # an accent alone, which the tokenizer drops
   dataset, found = ask(question("\u0301", context=context), question("bc"))
   assert dataset.manifest["counts"]["train"]["answers_without_tokens"] == 1
   assert not any(w["end_position"] for w in found if w["example_id"] == "\u0301")
-  assert main(["inspect", str(dataset.directory)]) == 0
-  assert "answers without tokens 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
