@@ -86,6 +86,13 @@ class Knapsack:
     items = most_items(problem)
     self._unlimited = None
     self.work = 0
+    self._pairs = None
+    if items == 3 and 8 * problem.sizes.size <= problem.capacity:
+      self.work += 3 * problem.sizes.size**2
+      self._pairs = _Pairs(problem, self._weights)
+      self.values = self._pairs.values
+      self.best_value = int(self.values.max())
+      return
     if items > 6:
       self.work += problem.capacity * problem.sizes.size
       self._unlimited = _Unlimited(problem, self._weights)
@@ -125,7 +132,9 @@ class Knapsack:
     rows = np.flatnonzero(self.values > above)
     sizes = self._problem.sizes[rows]
     space = self._space[rows]
-    if self._unlimited is not None:
+    if self._pairs is not None:
+      beside = self._pairs.beside(rows)
+    elif self._unlimited is not None:
       beside = self._unlimited.packs(space)
     else:
       columns = []
@@ -196,3 +205,26 @@ class _Unlimited:
         return np.array(columns, np.int64).reshape(len(columns), space.size).T
       columns.append(item)
       space = space - item
+
+
+class _Pairs:
+  """The best two items beside each size, where a pack holds at most three."""
+
+  def __init__(self, problem: Problem, weights: np.ndarray):
+    sizes = problem.sizes
+    # Entry 0 stands for no item.
+    self._sizes = sizes = np.concatenate([[0], sizes])
+    weights = np.concatenate([[0], weights])
+    value = np.maximum.accumulate(weights)
+    self._best = np.maximum.accumulate(np.where(weights == value, np.arange(sizes.size), 0))
+    space = problem.capacity - sizes[1:, None] - sizes
+    self._third = sizes.searchsorted(space, side="right") - 1  # -1 if they do not fit
+    total = np.where(self._third >= 0, weights + value[self._third], -1)
+    self._second = total.argmax(axis=1)
+    self.values = weights[1:] + total.max(axis=1)
+
+  def beside(self, rows: np.ndarray) -> np.ndarray:
+    """int64[n, 2]; the sizes beside those of some rows, 0 for none."""
+    second = self._second[rows]
+    third = self._best[self._third[rows, second]]
+    return np.stack([self._sizes[second], self._sizes[third]], axis=1)
