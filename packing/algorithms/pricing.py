@@ -13,6 +13,7 @@ from packing.errors import InputError
 from packing.problem import Problem
 
 _BLOCK = 4_000_000  # entries of a temporary array
+_SPARSE = 8  # tokens of a row for each size, from which on pairs of sizes are tried
 
 
 def weight_scale(problem: Problem) -> int:
@@ -87,7 +88,7 @@ class Knapsack:
     self._unlimited = None
     self.work = 0
     self._pairs = None
-    if items == 3 and 8 * problem.sizes.size <= problem.capacity:
+    if items <= 3 <= problem.depth and _SPARSE * problem.sizes.size <= problem.capacity:
       self.work += 3 * problem.sizes.size**2
       self._pairs = _Pairs(problem, self._weights)
       self.values = self._pairs.values
@@ -208,17 +209,16 @@ class _Unlimited:
 
 
 class _Pairs:
-  """The best two items beside each size, where a pack holds at most three."""
+  """For each size, the best one or two items beside it: every pair is tried."""
 
   def __init__(self, problem: Problem, weights: np.ndarray):
-    sizes = problem.sizes
     # Entry 0 stands for no item.
-    self._sizes = sizes = np.concatenate([[0], sizes])
+    self._sizes = sizes = np.concatenate([[0], problem.sizes])
     weights = np.concatenate([[0], weights])
-    value = np.maximum.accumulate(weights)
+    value = np.maximum.accumulate(weights)  # of the best item of at most a size
     self._best = np.maximum.accumulate(np.where(weights == value, np.arange(sizes.size), 0))
     space = problem.capacity - sizes[1:, None] - sizes
-    self._third = sizes.searchsorted(space, side="right") - 1  # -1 if they do not fit
+    self._third = sizes.searchsorted(space, side="right") - 1  # -1 if two do not fit
     total = np.where(self._third >= 0, weights + value[self._third], -1)
     self._second = total.argmax(axis=1)
     self.values = weights[1:] + total.max(axis=1)

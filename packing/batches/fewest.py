@@ -24,7 +24,7 @@ from packing.problem import Problem, Solution, Strategy
 # Units of `Effort` for minimum bin slack, and for the relaxations, at most.
 _QUICK_WORK, _WORK = 10**8, 3 * 10**7
 _FEW = 3  # sequences in a pack; the best such packs are quick to find
-_SAMPLES, _SAMPLE = 8, 48  # samples, and lengths in one
+_SAMPLES, _SAMPLE = 6, 48  # samples, and lengths in one
 _POWER = 1.2  # of the duals; above 1 prefers one long sequence to two, as in `fill`
 _TIE = 0.002  # what the length of a row is worth, so that of equal duals the longest goes
 _TIMES, _PACKS = 2, 60  # how often, and how many packs are packed again
@@ -42,20 +42,40 @@ def fewest(problem: Problem) -> Solution:
     problems (1998), for packing a part again.
   """
   few = int(problem.demand.sum()) <= _FEW * problem.simple_bound
-  plans = quick_plans(problem, Effort(), most=0 if few else _QUICK_WORK)
-  best = min(plans.values(), key=lambda plan: plan.num_packs)
-  if not few or best.num_packs == problem.simple_bound:
-    return best
+  best = _quick(problem, 0 if few else _QUICK_WORK)
+  if few and best.num_packs > problem.simple_bound:
+    best = min(best, _by_size(problem), key=_num_packs)
+  if few and best.num_packs > problem.simple_bound:
+    plan = _by_worth(problem)
+    if plan.num_packs >= best.num_packs:
+      plan = _quick(problem, _QUICK_WORK)
+    best = min(best, plan, key=_num_packs)
+  return best
+
+
+def _num_packs(plan: Solution) -> int:
+  return plan.num_packs
+
+
+def _quick(problem: Problem, most: float) -> Solution:
+  return min(quick_plans(problem, Effort(), most=most).values(), key=_num_packs)
+
+
+def _by_size(problem: Problem) -> Solution:
+  return Solution(minimum_slack.fill(problem, problem.sizes))
+
+
+def _by_worth(problem: Problem) -> Solution:
   effort, rng = Effort(work=_WORK), np.random.default_rng(0)
   try:
     worth = _worth(problem, effort)
   except SolverError:
-    return best
+    return _by_size(problem)
   packs = _expand(minimum_slack.fill(problem, worth**_POWER))
   for _ in range(_TIMES):
     if len(packs) > problem.simple_bound:
       packs = _pack_again(problem, packs, worth, effort, rng)
-  return Solution([(1, pack) for pack in packs]) if len(packs) < best.num_packs else best
+  return Solution([(1, pack) for pack in packs])
 
 
 def _worth(problem: Problem, effort: Effort) -> np.ndarray:
@@ -91,9 +111,8 @@ def _pack_again(
   order = np.argsort(-loss - _NOISE * rng.random(len(packs)), kind="stable").tolist()
   chosen, others = ([packs[i] for i in part] for part in (order[:_PACKS], order[_PACKS:]))
   first = Solution([(1, pack) for pack in chosen])
-  return others + _expand(
-    search(_part(problem, np.concatenate(chosen)), first, effort).packs
-  )
+  part = _part(problem, np.concatenate(chosen))
+  return others + _expand(search(part, first, effort).packs)
 
 
 def _part(problem: Problem, sizes: np.ndarray, times: int = 1) -> Problem:
