@@ -11,6 +11,7 @@ last few lose all. These and some others are packed again by the relaxation and 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -24,10 +25,10 @@ from packing.problem import Problem, Solution, Strategy
 # Units of `Effort` for minimum bin slack, and for the relaxations, at most.
 _QUICK_WORK, _WORK = 10**8, 3 * 10**7
 _FEW = 3  # sequences in a pack; the best such packs are quick to find
-_SAMPLES, _SAMPLE = 6, 48  # samples, and lengths in one
+_SAMPLE = 48  # lengths in a sample; as each stands for `step`, there are 4 + step / 8
 _POWER = 1.2  # of the duals; above 1 prefers one long sequence to two, as in `fill`
 _TIE = 0.002  # what the length of a row is worth, so that of equal duals the longest goes
-_TIMES, _PACKS = 2, 60  # how often, and how many packs are packed again
+_TIMES, _PACKS = 2, 60  # how often at least, and how many packs are packed again
 _NOISE = 0.03  # of what a pack loses, so that other packs are packed again each time
 
 
@@ -43,7 +44,7 @@ def fewest(problem: Problem) -> Solution:
   """
   few = int(problem.demand.sum()) <= _FEW * problem.simple_bound
   best = _quick(problem, 0 if few else _QUICK_WORK)
-  if few and best.num_packs > problem.simple_bound:
+  if few and best.num_packs == problem.simple_bound + 1:
     best = min(best, _by_size(problem), key=_num_packs)
   if few and best.num_packs > problem.simple_bound:
     plan = _by_worth(problem)
@@ -72,9 +73,11 @@ def _by_worth(problem: Problem) -> Solution:
   except SolverError:
     return _by_size(problem)
   packs = _expand(minimum_slack.fill(problem, worth**_POWER))
-  for _ in range(_TIMES):
-    if len(packs) > problem.simple_bound:
-      packs = _pack_again(problem, packs, worth, effort, rng)
+  for times in itertools.count(1):
+    before = len(packs)
+    packs = _pack_again(problem, packs, worth, effort, rng)
+    if len(packs) == problem.simple_bound or (times >= _TIMES and len(packs) == before):
+      break
   return Solution([(1, pack) for pack in packs])
 
 
@@ -86,7 +89,7 @@ def _worth(problem: Problem, effort: Effort) -> np.ndarray:
   """
   sizes = np.repeat(problem.sizes, problem.demand)
   step = -(-sizes.size // _SAMPLE)
-  starts = np.unique(np.linspace(0, step - 1, _SAMPLES).astype(int))
+  starts = np.unique(np.linspace(0, step - 1, 4 + step // 8).astype(int))
   worth = _TIE * problem.sizes / problem.capacity
   for start in starts.tolist():
     sample = _part(problem, sizes[start::step], step)
