@@ -1,4 +1,4 @@
-"""The fewest packs that a few hundredths of a second find.
+"""The fewest packs that about a tenth of a second finds.
 
 Where a pack holds many sequences, minimum bin slack fills all packs but the last. Where it
 holds two or three long ones, the best plan has gaps too: a sequence of half a row may take
@@ -25,7 +25,7 @@ from packing.problem import Problem, Solution, Strategy
 # Units of `Effort` for minimum bin slack, and for the relaxations, at most.
 _QUICK_WORK, _WORK = 10**8, 3 * 10**7
 _FEW = 3  # sequences in a pack; the best such packs are quick to find
-_SAMPLE = 48  # lengths in a sample; as each stands for `step`, there are 4 + step / 8
+_SAMPLE, _SAMPLES = 48, 16  # lengths in a sample, and samples at most
 _POWER = 1.2  # of the duals; above 1 prefers one long sequence to two, as in `fill`
 _TIE = 0.002  # what the length of a row is worth, so that of equal duals the longest goes
 _TIMES, _PACKS = 2, 60  # how often at least, and how many packs are packed again
@@ -89,7 +89,8 @@ def _worth(problem: Problem, effort: Effort) -> np.ndarray:
   """
   sizes = np.repeat(problem.sizes, problem.demand)
   step = -(-sizes.size // _SAMPLE)
-  starts = np.unique(np.linspace(0, step - 1, 4 + step // 8).astype(int))
+  samples = min(4 + step // 8, _SAMPLES)  # more if each leaves out more
+  starts = np.unique(np.linspace(0, step - 1, samples).astype(int))
   worth = _TIE * problem.sizes / problem.capacity
   for start in starts.tolist():
     sample = _part(problem, sizes[start::step], step)
