@@ -20,7 +20,8 @@ import numpy as np
 from packing.algorithms.effort import Effort
 from packing.problem import Problem, Solution, Strategy
 
-# How a pack is filled, as (spare, power); see `_fill`. Each is the best for some data.
+# How a pack is filled, as `spare` of `fill` and the power of the sizes that are its values.
+# Each is the best for some data.
 _BY_PAIRS: list[tuple[int | None, float]] = [(None, 1.0), (None, 3.0)]
 _EVENLY: list[tuple[int | None, float]] = [(1, 0.9), (2, 1.0), (1, 1.0)]
 _LAST: list[tuple[int | None, float]] = [(1, 1.05), (None, 1.2), (None, 2.0), (None, 4.0)]
@@ -66,7 +67,7 @@ def best_of(problem: Problem, *, effort: Effort, most: float = math.inf) -> Solu
     if most < 0 or effort.over:
       break
     effort.spend(work)
-    packs = _fill(problem, spare, power)
+    packs = fill(problem, (problem.sizes / problem.capacity) ** power, spare=spare)
     solution = Solution(packs, details={"spare": spare, "power": power})
     if best is None or solution.num_packs < best.num_packs:
       best = solution
@@ -75,19 +76,21 @@ def best_of(problem: Problem, *, effort: Effort, most: float = math.inf) -> Solu
   return best
 
 
-def _fill(problem: Problem, spare: int | None, power: float) -> list[tuple[int, Strategy]]:
+def fill(
+  problem: Problem, values: np.ndarray, *, spare: int | None = None
+) -> list[tuple[int, Strategy]]:
   """One variant.
 
   Args:
     problem: sizes to pack.
+    values: float64[R]; what a sequence of each size is worth, ascending. A pair is worth
+      their sum. With sizes as values it leaves the smallest gap; a higher power of them
+      prefers one long sequence, a lower one two equal ones.
     spare: a pack aims at the mean number of sequences in the packs still to be made, less
       `spare`, so that short sequences are left for the last packs. None for no aim.
-    power: a pair is worth the sum of its sizes to this power: 1 leaves the smallest gap, a
-      higher power prefers one long sequence, a lower one two equal ones.
   """
   capacity, depth = problem.capacity, problem.depth
   sizes, left = problem.sizes, problem.demand.copy()
-  values = (sizes / capacity) ** power
   number, tokens = int(left.sum()), int(sizes @ left)
   packs: list[tuple[int, Strategy]] = []
   while number:

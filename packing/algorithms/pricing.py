@@ -13,6 +13,7 @@ from packing.errors import InputError
 from packing.problem import Problem
 
 _BLOCK = 4_000_000  # entries of a temporary array
+_SPARSE = 8  # tokens of a row for each size, from which on pairs of sizes are tried
 
 
 def weight_scale(problem: Problem) -> int:
@@ -86,6 +87,13 @@ class Knapsack:
     items = most_items(problem)
     self._unlimited = None
     self.work = 0
+    self._pairs = None
+    if items <= 3 <= problem.depth and _SPARSE * problem.sizes.size <= problem.capacity:
+      self.work += 3 * problem.sizes.size**2
+      self._pairs = _Pairs(problem, self._weights)
+      self.values = self._pairs.values
+      self.best_value = int(self.values.max())
+      return
     if items > 6:
       self.work += problem.capacity * problem.sizes.size
       self._unlimited = _Unlimited(problem, self._weights)
@@ -125,7 +133,9 @@ class Knapsack:
     rows = np.flatnonzero(self.values > above)
     sizes = self._problem.sizes[rows]
     space = self._space[rows]
-    if self._unlimited is not None:
+    if self._pairs is not None:
+      beside = self._pairs.beside(rows)
+    elif self._unlimited is not None:
       beside = self._unlimited.packs(space)
     else:
       columns = []
@@ -196,3 +206,25 @@ class _Unlimited:
         return np.array(columns, np.int64).reshape(len(columns), space.size).T
       columns.append(item)
       space = space - item
+
+
+class _Pairs:
+  """For each size, the best one or two items beside it: every pair is tried."""
+
+  def __init__(self, problem: Problem, weights: np.ndarray):
+    # Entry 0 stands for no item.
+    self._sizes = sizes = np.concatenate([[0], problem.sizes])
+    weights = np.concatenate([[0], weights])
+    value = np.maximum.accumulate(weights)  # of the best item of at most a size
+    self._best = np.maximum.accumulate(np.where(weights == value, np.arange(sizes.size), 0))
+    space = problem.capacity - sizes[1:, None] - sizes
+    self._third = sizes.searchsorted(space, side="right") - 1  # -1 if two do not fit
+    total = np.where(self._third >= 0, weights + value[self._third], -1)
+    self._second = total.argmax(axis=1)
+    self.values = weights[1:] + total.max(axis=1)
+
+  def beside(self, rows: np.ndarray) -> np.ndarray:
+    """int64[n, 2]; the sizes beside those of some rows, 0 for none."""
+    second = self._second[rows]
+    third = self._best[self._third[rows, second]]
+    return np.stack([self._sizes[second], self._sizes[third]], axis=1)

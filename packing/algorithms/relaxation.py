@@ -18,7 +18,7 @@ References:
 
 from __future__ import annotations
 
-import collections
+import bisect
 import dataclasses
 import math
 
@@ -74,8 +74,7 @@ class Master:
     self._problem = problem
     self._effort = effort
     self._known: set[tuple[int, ...]] = set()
-    sizes = np.arange(problem.capacity + 1)
-    self._row = np.searchsorted(problem.sizes, sizes, side="right") - 1
+    self._sizes = problem.sizes.tolist()
     self._rows = rows = problem.sizes.size
     self._right, self._unit = _right_hand_side(problem.demand)
     self._lp = highs.new_programme(self._right, np.full(rows, highspy.kHighsInf))
@@ -101,9 +100,13 @@ class Master:
       self._known.add(key)
       self.patterns.append(key)
       starts.append(len(rows))
-      slots = collections.Counter(self._row[list(key)].tolist())
-      rows += slots.keys()
-      values += slots.values()
+      for size in key:  # equal sizes follow each other
+        row = self._row(size)
+        if len(rows) > starts[-1] and rows[-1] == row:
+          values[-1] += 1
+        else:
+          rows.append(row)
+          values.append(1)
     if starts:
       costs = np.ones(len(starts))
       highs.add_columns(self._lp, costs, starts=starts, rows=rows, values=values)
@@ -126,8 +129,12 @@ class Master:
     slots = np.zeros(self._rows, np.int64)
     for p in np.flatnonzero(usage).tolist():
       for size in self.patterns[p]:
-        slots[self._row[size]] += usage[p]
+        slots[self._row(size)] += usage[p]
     return slots
+
+  def _row(self, size: int) -> int:
+    """The row of the slots that hold a size: that of the longest sequence that fits."""
+    return bisect.bisect_right(self._sizes, size) - 1
 
   def set_demand(self, demand: np.ndarray):
     right, self._unit = _right_hand_side(demand)

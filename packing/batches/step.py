@@ -1,9 +1,8 @@
 """The packs of one training step: as many for each device, at nearly the same cost.
 
 Fine-tuning and reinforcement learning pack a few hundred sequences at every step, most of
-them long. Here the plan has the fewest packs that a few hundredths of a second find. Then
-packs and sequences are exchanged between devices until their costs are as equal as the rows
-allow.
+them long. Here the plan has few packs (`fewest`). Then packs and sequences are exchanged
+between devices until their costs are as equal as the rows allow.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ import dataclasses
 
 import numpy as np
 
-from packing.algorithms.effort import Effort
-from packing.algorithms.optimal import quick_plans
 from packing.assignment import assign
 from packing.batches import Cost, deal
+from packing.batches.fewest import fewest
 from packing.errors import check_integer
 from packing.histogram import Histogram, check_lengths
 from packing.problem import MAX_ROW_LENGTH, Problem
 
-_WORK = 10**8  # units of `Effort` in the search for fewer packs, at most
 _NEAR = 1e-3  # the share above the bound at which costs are equal enough
 
 
@@ -77,8 +74,7 @@ def pack_step(
   cost = cost or Cost()
   histogram = Histogram.from_lengths(lengths, max_sequence_length=row_length)
   problem = Problem(histogram.counts, row_length, row_length)
-  plans = quick_plans(problem, Effort(), most=_WORK)
-  best = min(plans.values(), key=lambda plan: plan.num_packs)
+  best = fewest(problem)
   num_packs, lower_bound = (
     -(-n // devices) * devices for n in (best.num_packs, problem.simple_bound)
   )
