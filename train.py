@@ -49,7 +49,7 @@ from training import processes
 from training.checkpoint import Checkpoints
 from training.evaluation import evaluate
 from training.mesh import gather, put_batch
-from training.step import State, StepOptions, TrainingProgram
+from training.step import State, TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
@@ -129,7 +129,7 @@ def make_program(run: TrainingRun) -> TrainingProgram:
   rate      rises linearly, then falls; for packed rows, the recipe adjusts it or the
             betas, as `packing.adjust` says
   state     parameters, moments, step and dropout key; a step that is not finite ends the
-            run, or is skipped
+            run
   """
   config = run.config
   return TrainingProgram(
@@ -140,9 +140,7 @@ def make_program(run: TrainingRun) -> TrainingProgram:
     head=run.head,
     loss_unit=config.train.loss_unit,
     pair_loss=run.pair_loss(),
-    options=StepOptions(
-      accumulate=run.recipe.accumulation, skip_bad_steps=config.train.skip_bad_steps > 0
-    ),
+    accumulate=run.recipe.accumulation,
   )
 
 
@@ -262,7 +260,6 @@ def train(
     "peak_flops_source": cost.peak.source,
     "seconds": seconds,
     "steps": int(state["step"]),
-    "skipped_steps": int(state["skipped"]),
     "parameters": count_parameters(params),
     "parameters_digest": processes.on_first(lambda: parameters_digest(params)),
   }

@@ -42,8 +42,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
   ),
   "0 or more": (
     lambda x: x >= 0,
-    "packing.max_sequences_per_pack train.throughput_rounds train.skip_bad_steps "
-    "train.patience",
+    "packing.max_sequences_per_pack train.throughput_rounds train.patience",
   ),
   "a fraction in [0, 1)": (lambda x: 0 <= x < 1, "train.target_mlm_accuracy"),
   "a fraction in [0, 1]": (lambda x: 0 <= x <= 1, "optimizer.decay_share"),

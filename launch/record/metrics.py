@@ -220,14 +220,11 @@ class Meter:
     self._resumed = state.get("seconds", 0.0), state.get("waited", _NO_WAITS)  # of these
     self._start: float | None = None
     self._waited = _NO_WAITS.copy()
-    self._means: dict[str, float] = state.get("means", {})
 
   def add(self, values: Mapping):
     """Adds the metrics of one step, from `TrainingProgram.train_step`."""
     timed = self._start is not None
-    self._pending.append(
-      {k: v for k, v in values.items() if k != "found"} | {"timed": timed}
-    )
+    self._pending.append({**values, "timed": timed})
     if not timed:  # the first step compiles, so the clock starts after it
       jax.block_until_ready(values)
       self._begin(time.perf_counter(), *self._resumed)
@@ -244,7 +241,6 @@ class Meter:
       "pending": [_to_json(step) for step in self._pending],
       "seconds": self._elapsed(time.perf_counter()),
       "waited": dict(self._waited),
-      "means": self._means,
     }
 
   def line(self, **fields: float) -> dict[str, float]:
@@ -257,9 +253,9 @@ class Meter:
       **fields: more fields of the line.
 
     Returns:
-      The `means` of the steps that were not skipped, or those of the last line if all were
-      skipped. Totals since the start of the run: `skipped`, `sequences`, `real_tokens`, and
-      `seconds` of training, without each process's first step, evaluation and saving.
+      The `means` of the steps. Totals since the start of the run: `sequences`,
+      `real_tokens`, and `seconds` of training, without each process's first step,
+      evaluation and saving.
       Since the last line: `padding`, the fraction of tokens that are not real. For the
       timed steps since then: `sequences_per_second`, `real_tokens_per_second` and
       `packs_per_second`; `input_share`, `compute_share` and `rest_share`, fractions of
@@ -294,11 +290,7 @@ class Meter:
     self._before = recent[-self._window :] if self._window else []
     self._pending = []
     self._begin(now)
-    kept = [values for values in recent if values["finite"]]
-    if kept:
-      self._means = means(kept)
-    skipped = {"skipped": int(steps[-1]["skipped"])}
-    return self._means | skipped | fields | self._totals | speeds
+    return means(recent) | fields | self._totals | speeds
 
   def _begin(
     self, now: float, seconds: float = 0.0, waited: Mapping[str, float] = _NO_WAITS

@@ -54,7 +54,6 @@ class Recorder:
     trackers: Trackers,
   ):
     self._bad_step = pathlib.Path(workdir) / BAD_STEP
-    self._skips, self._in_a_row = config.train.skip_bad_steps, saved.get("bad_steps", 0)
     self._waiting: list[tuple[int, np.ndarray, Mapping]] = []  # steps to be checked
     self._rates = learning_rates
     log, window = saved.get("log"), config.train.log_every
@@ -81,7 +80,7 @@ class Recorder:
       values: from `TrainingProgram.train_step`.
 
     Raises:
-      Stopped: the previous step was not finite, and may not be skipped.
+      Stopped: the previous step was not finite.
     """
     self.meter.add(values)
     self._waiting.append((step, sequence_ids, values))
@@ -95,21 +94,19 @@ class Recorder:
       except_newest: how many of the newest steps are left for later.
 
     Raises:
-      Stopped: a step was not finite, and may not be skipped.
+      Stopped: a step was not finite.
     """
     with self.meter.waiting_for("compute"):
       while len(self._waiting) > except_newest:
         step, sequence_ids, values = self._waiting.pop(0)
-        self._in_a_row = 0 if bool(values["finite"]) else self._in_a_row + 1
-        if self._in_a_row > self._skips:
+        if not values["finite"]:
           self._stop(step, sequence_ids, values)
 
   def line(self, step: int, *, compilations: int):
     """Writes the means since the last line to `metrics.jsonl`."""
     self.check()
     line = self.meter.line(compilations=compilations)
-    updates = step - int(line["skipped"])
-    line["learning_rate"] = float(self._rates[max(updates - 1, 0)])
+    line["learning_rate"] = float(self._rates[step - 1])
     self.log.train(step, line)
     self._progress.line(step, line)
 
@@ -130,11 +127,7 @@ class Recorder:
 
   def state(self) -> dict[str, Any]:
     """The state from which a resumed run continues, as JSON values."""
-    return {
-      "meter": self.meter.state(),
-      "log": self.log.get_state(),
-      "bad_steps": self._in_a_row,
-    }
+    return {"meter": self.meter.state(), "log": self.log.get_state()}
 
   def _stop(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     if jax.process_count() > 1:
@@ -142,19 +135,17 @@ class Recorder:
     ids = sequence_ids[sequence_ids >= 0].tolist()
     means = {
       name: f"{float(total.mean):g}"
-      for name, total in values["found"].items()
+      for name, total in values.items()
       if name.endswith(("_loss", "_norm"))
     }
     if is_first():
       write_json(self._bad_step, {"step": step, "sequence_ids": ids, "values": means})
     shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
     numbers = ", ".join(f"{name} {value}" for name, value in means.items())
-    row = f", bad step number {self._in_a_row} in a row" if self._in_a_row > 1 else ""
-    skip = ", or skip such steps: --config.train.skip_bad_steps=5 --allow_changed_config"
     raise Stopped(
-      f"Step {step} is not finite{row}: {numbers}. Its batch has the sequences {shown} "
+      f"Step {step} is not finite: {numbers}. Its batch has the sequences {shown} "
       f"({self._bad_step} lists all). Try a lower --config.optimizer.learning_rate in "
-      f"another --workdir{'' if self._skips else skip}."
+      "another --workdir."
     )
 
 

@@ -21,10 +21,10 @@ def clock(monkeypatch):
   return clock
 
 
-def values_of(mlm=(2.0, 1.0), nsp=(2.0, 1.0), sequences=3, *, finite=True, skipped=0):
+def values_of(mlm=(2.0, 1.0), nsp=(2.0, 1.0), sequences=3):
   step = {"mlm_loss": losses.Total(*mlm), "nsp_loss": losses.Total(*nsp)}
   step |= {"sequences": sequences, "real_tokens": 10 * sequences}
-  return jax.tree.map(np.asarray, step | {"finite": finite, "skipped": skipped})
+  return jax.tree.map(np.asarray, step | {"finite": True})
 
 
 def make_meter(last_line=None, *, flops=0.0, peak=0.0, **options) -> metrics.Meter:
@@ -46,21 +46,6 @@ def pick(line, *names):
 
 def shares(line):
   return pick(line, "input_share", "compute_share", "rest_share")
-
-
-def test_skipped_steps_do_not_count_and_never_look_like_a_loss_of_0(clock):
-  meter = make_meter()
-  skipped = (0.0, 0.0), (0.0, 0.0), 3
-  meter.add(values_of((6.0, 2.0), (4.0, 1.0), 3))
-  meter.add(values_of(*skipped, finite=False, skipped=1))
-  line = meter.line()
-  assert pick(line, "mlm_loss", "loss", "skipped") == (3.0, 7.0, 1)
-  assert line["sequences"] == 6  # the data moves on
-  meter.add(values_of(*skipped, finite=False, skipped=2))
-  clock.now += 1
-  state = json.loads(json.dumps(meter.state()))  # also where the run is stopped there
-  for same in (meter.line(), make_meter(line, state=state).line()):
-    assert pick(same, "mlm_loss", "loss", "skipped") == (3.0, 7.0, 2)
 
 
 def test_the_meter_adds_up_units_and_counts_on(clock):
