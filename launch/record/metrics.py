@@ -1,4 +1,4 @@
-"""Metrics of a training run: JSON lines, TensorBoard events, and means over steps."""
+"""Metrics of a training run: JSON lines, and means over steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_WAITS = dict.fromkeys(WAITS, 0.0)
 
 
 class MetricsLog:
-  """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
+  """`metrics.jsonl` and `eval.jsonl` of a run.
 
   A resumed run drops the lines after its checkpoint, so that each step is in the file once.
   The checkpoint holds the last line of `metrics.jsonl`, and all evaluations, since these
@@ -35,7 +35,6 @@ class MetricsLog:
 
   Args:
     workdir: the run's folder.
-    first_step: the step that the run resumes from.
     state: from `get_state`; None at the start of a run.
     trackers: they get the numbers of each line too; None for no trackers.
   """
@@ -44,25 +43,15 @@ class MetricsLog:
     self,
     workdir: str | pathlib.Path,
     *,
-    first_step: int,
     state: dict | None = None,
     trackers: Trackers | None = None,
   ):
     self._workdir = pathlib.Path(workdir)
     self._trackers = trackers or {}
-    self._events: Any = None  # a tensorboardX.SummaryWriter; None after a failure
     self._counts: dict[str, int] = {}
     self._newest: dict[str, list[dict]] = {}
     for name in (_TRAIN, _EVAL):
       self._resume(name, state[name] if state else {"lines": 0, "newest": []})
-    if jax.process_index() == 0:
-      import tensorboardX  # here, since it imports PyTorch if installed, in seconds
-
-      self._events = tensorboardX.SummaryWriter(
-        str(self._workdir / "tensorboard"),
-        purge_step=first_step + 1,
-        max_queue=1000,  # a full queue would block if its thread has just ended
-      )
 
   def _resume(self, name: str, state: dict):
     path, newest, count = self._workdir / name, state["newest"], state["lines"]
@@ -73,32 +62,6 @@ class MetricsLog:
       write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
       if lost := count - len(kept):
         warn(f"{path} was damaged: {lost} of {count} lines are lost.")
-
-  def __enter__(self) -> MetricsLog:
-    return self
-
-  def __exit__(self, *_):
-    try:
-      if self._events_live():
-        self._events.close()
-    except OSError as error:
-      self._drop_events(error)
-
-  def _events_live(self) -> bool:
-    """Whether events can be added; if the writer's thread has ended, adding one blocks."""
-    if self._events and not self._events.file_writer.event_writer._worker.is_alive():
-      self._drop_events("its thread has ended, such as on a full disk")
-    return self._events is not None
-
-  def _drop_events(self, why: object):
-    writer = self._events.file_writer.event_writer
-    writer._closed = True  # otherwise it waits for its thread when Python exits
-    writer._event_queue.cancel_join_thread()
-    self._events = None
-    warn(
-      f"TensorBoard failed: {why}. {self._workdir / 'tensorboard'} gets no more events; "
-      "the run continues without it, and metrics.jsonl has all numbers."
-    )
 
   @property
   def last_train_line(self) -> dict:
@@ -145,9 +108,6 @@ class MetricsLog:
       for key, value in line.items()
       if isinstance(value, int | float) and key != "step"
     }
-    if self._events_live():
-      for key, value in numbers.items():
-        self._events.add_scalar(key, value, line["step"])
     for_each(self._trackers, lambda log, _: log(numbers, step=line["step"]))
 
 

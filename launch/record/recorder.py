@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -57,19 +56,17 @@ class Recorder:
     self._waiting: list[tuple[int, np.ndarray, Mapping]] = []  # steps to be checked
     self._rates = learning_rates
     log, window = saved.get("log"), config.train.log_every
-    self.log = MetricsLog(workdir, first_step=first_step, state=log, trackers=trackers)
+    self.log = MetricsLog(workdir, state=log, trackers=trackers)
     last, state = self.log.last_train_line, saved.get("meter")
     self.meter = Meter(last, cost=cost, window=window, state=state)
     self._progress = Progress("training", total=len(learning_rates), done=first_step)
-    self._opened = contextlib.ExitStack()
 
   def __enter__(self) -> Recorder:
-    self._opened.enter_context(self.log)
-    self._opened.enter_context(self._progress)
+    self._progress.__enter__()
     return self
 
   def __exit__(self, *_):
-    self._opened.close()
+    self._progress.__exit__()
 
   def end(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     """Records a step's sequences and metrics, and checks the previous step.
