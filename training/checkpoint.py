@@ -110,7 +110,7 @@ class Checkpoints:
         self._checkpointer = ocp.training.Checkpointer(
           self._folder, preservation_policy=self._policy, cleanup_tmp_directories=True
         )
-      metadata = run | {"step": step, "fingerprint": fingerprint(state)}
+      metadata = run | {weights.BEST: best, "step": step, "fingerprint": fingerprint(state)}
       self._checkpointer.save_checkpointables_async(
         step, _parts(state), custom_metadata=metadata | {_SHA256: _sha256(metadata)}
       )
@@ -201,6 +201,7 @@ class Checkpoints:
       raise ValueError("its metadata are damaged.") from error
     if not same:
       raise ValueError("its metadata, such as the place in the data, were changed.")
+    run.pop(weights.BEST)
     if str(step := run.pop("step")) != name:
       raise ValueError(f"it was saved as step {step}.")
     return run

@@ -14,9 +14,8 @@ import jax
 from launch.record.flops import Cost
 from launch.record.progress import warn
 from launch.record.trackers import Trackers, for_each
-from model.files import read_lines
 from model.losses import Total
-from packing.files import write_text
+from packing.files import parse_json, write_text
 from training.errors import ConfigError
 
 _COUNTED = ("sequences", "real_tokens")
@@ -56,7 +55,7 @@ class MetricsLog:
   def _resume(self, name: str, state: dict):
     path, newest, count = self._workdir / name, state["newest"], state["lines"]
     start = newest[0]["step"] if newest else 0
-    kept = [line for line in read_lines(path) if line and line["step"] < start] + newest
+    kept = [line for line in _read_lines(path) if line and line["step"] < start] + newest
     self._counts[name], self._newest[name] = count, newest
     if jax.process_index() == 0:
       write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
@@ -117,7 +116,7 @@ def read_json_lines(path: str | pathlib.Path) -> list[dict]:
   Raises:
     ConfigError: a line is damaged.
   """
-  lines = read_lines(path)
+  lines = _read_lines(path)
   intact = [line for line in lines if line is not None]
   if len(intact) < len(lines):
     raise ConfigError(
@@ -125,6 +124,22 @@ def read_json_lines(path: str | pathlib.Path) -> list[dict]:
       "step. Restore the file, or delete the line."
     )
   return intact
+
+
+def _read_lines(path: str | pathlib.Path) -> list[dict | None]:
+  """The lines of a file without an unfinished last one; None for a damaged line."""
+  path = pathlib.Path(path)
+  lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+  return [_parse(line) for line in lines]
+
+
+def _parse(line: bytes) -> dict | None:
+  try:
+    found = parse_json(line)
+  except ValueError:
+    return None
+  is_whole = isinstance(found, dict) and isinstance(found.get("step"), int)
+  return found if is_whole else None
 
 
 def means(steps: Sequence[Mapping]) -> dict[str, float]:
