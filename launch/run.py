@@ -169,7 +169,7 @@ class TrainingRun:
     by_json = dataset.tokenizer.by_json
     weights.describe(
       self.folder,
-      self.computation.to_keep,
+      self.model,
       head=self.head,
       vocabulary=weights.Vocabulary(tuple(dataset.vocabulary), by_json=by_json),
       labels=dataset.labels,

@@ -283,7 +283,7 @@ def open_folder(
   """
   directory = pathlib.Path(directory)
   head, config, vocabulary, labels = read_description(directory)
-  # The one in the file is for the device of the run, which resumes by it.
+  # The one in the file is for the device of the run.
   config = dataclasses.replace(config, attention_impl="auto")
   check_vocabulary_size(directory, vocabulary, config)
   saved = steps(directory)
