@@ -227,7 +227,6 @@ def train(
           on_devices = put_batch(batch, program.mesh)
         with record.meter.waiting_for("compute"):  # on a CPU, this may run the step at once
           state, values = program.train_step(state, on_devices)
-        signals.compiled = True
         record.end(step, batch["sequence_ids"], values)
         last, stopping = step == steps, processes.asked_to_stop(step)
 
