@@ -74,12 +74,11 @@ flags.mark_flag_as_required("config")
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
-  typed = command.typed_fields()
   signals.resume_hint = functools.partial(resume_hint, folder)
   memory.keep()
   compiler.keep_programs()
   processes.start()
-  validate(config, num_devices=jax.device_count(), typed=typed)
+  validate(config, num_devices=jax.device_count())
   check_data(config.data)
   allow_changes = _ALLOW_CHANGED_CONFIG.value
   changed = processes.on_first(
@@ -97,7 +96,7 @@ def main():
     checkpoints = held.enter_context(
       Checkpoints(folder, keep=config.train.keep_checkpoints)
     )
-    run = prepare(config, folder, typed=typed)
+    run = prepare(config, folder)
     added = f"; XLA_FLAGS has {flags_added}" if flags_added else ""
     processes.print_on_first(f"{run.computation}{added}\n")
     program = make_program(run)

@@ -93,13 +93,12 @@ def check_fields(config: ConfigDict):
     )
 
 
-def validate(config: ConfigDict, *, num_devices: int, typed: Collection[str] = ()):
+def validate(config: ConfigDict, *, num_devices: int):
   """Refuses values that would fail or mislead later.
 
   Args:
     config: a config with the fields of `configs/base.py`.
     num_devices: devices that share a batch.
-    typed: fields set on the command line or by a sweep.
 
   Raises:
     ConfigError: names the field, its value and what was expected.
@@ -116,7 +115,7 @@ def validate(config: ConfigDict, *, num_devices: int, typed: Collection[str] = (
   rules.check_data()
   rules.check_packing()
   rules.check_training(num_devices)
-  check_recipe(config, num_devices=num_devices, typed=typed)
+  check_recipe(config, num_devices=num_devices)
 
 
 class _Rules:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -183,15 +182,12 @@ class TrainingRun:
     return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
 
 
-def prepare(
-  config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str]
-) -> TrainingRun:
+def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
   """Prepares the dataset, the plan, the recipe and the model, and prints them.
 
   Args:
     config: the run's config, checked.
     folder: the run's folder.
-    typed: fields set on the command line.
 
   Raises:
     InputError: they cannot be made, or do not fit what the folder holds.
@@ -225,7 +221,6 @@ def prepare(
     config,
     packing_factor=plan.packing_factor,
     num_devices=mesh.size,
-    typed=typed,
     **counts,
   )
   say(f"{table(before, recipe)}\n")
