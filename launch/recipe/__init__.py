@@ -22,7 +22,6 @@ from training.errors import ConfigError
 # Ways to adjust to rows that hold `packing_factor` times as many sequences.
 ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
 
-_MOST_ROUNDING = 0.25  # largest change of the sequences per step by rounding the rows
 _SHORT_WARMUP = 0.1  # fraction of the steps, if the config's warm-up outlasts the run
 
 _DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
@@ -277,28 +276,7 @@ def resolve(
     adjust=config.packing.adjust,
     multiple=config.train.micro_batch_size or num_devices,
   )
-  _check_rounding(config, before, after, num_devices=num_devices)
   return before, after
-
-
-def _check_rounding(config: ConfigDict, before: Recipe, after: Recipe, *, num_devices: int):
-  """Refuses a micro-batch that rounds the rows too far, if a smaller one would not."""
-  micro, p = config.train.micro_batch_size, after.packing_factor
-  if not micro or abs(after.rounding) <= _MOST_ROUNDING:
-    return
-
-  def is_near(other: int) -> bool:
-    tried = packed(before, packing_factor=p, adjust=after.adjust, multiple=other)
-    return abs(tried.rounding) <= _MOST_ROUNDING
-
-  smaller = range(num_devices, micro, num_devices)
-  near = [x for x in smaller if before.rows % x == 0 and is_near(x)]
-  if near:  # otherwise, rounding to the number of devices changes them as much
-    raise ConfigError(
-      f"config.train.micro_batch_size is {micro}; expected a smaller one, such as "
-      f"{max(near)}. At a packing factor of {p:.3f}, rounding rows to a multiple of it "
-      f"changes the sequences a step by {after.rounding:+.0%}."
-    )
 
 
 def check_recipe(config: ConfigDict, *, num_devices: int):
