@@ -194,7 +194,6 @@ def train(
     with (
       Recorder(
         run.folder,
-        config,
         learning_rates=learning_rates(config, run.recipe),
         cost=cost,
         first_step=step,
@@ -229,7 +228,7 @@ def train(
         record.end(step, batch["sequence_ids"], values)
         last, stopping = step == steps, processes.asked_to_stop(step)
 
-        if step % config.train.log_every == 0 or last:
+        if step % config.train.log_every == 0 or last or stopping:
           record.line(step, compilations=compilations.count(program.train_step_name))
         if step % config.train.eval_every == 0 or last:
           with record.meter.paused():
@@ -247,6 +246,8 @@ def train(
           break
       ended_early = step < steps and not verdict.ended
       if ended_early and step > saved_step:  # the stream ended
+        if step % config.train.log_every:
+          record.line(step, compilations=compilations.count(program.train_step_name))
         save()
       checkpoints.wait()
       if ended_early or stopping:

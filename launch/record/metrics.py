@@ -7,7 +7,6 @@ import json
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 
@@ -21,7 +20,6 @@ from training.errors import ConfigError
 _COUNTED = ("sequences", "real_tokens")
 _TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
 WAITS = ("input", "compute")  # what the loop waits for
-_NO_WAITS = dict.fromkeys(WAITS, 0.0)
 
 
 class MetricsLog:
@@ -175,26 +173,14 @@ class Meter:
   Args:
     last_line: the line whose totals are continued; empty at the start of a run.
     cost: of a step; without a peak rate, lines have no `peak_share`.
-    window: the fewest steps that a line's means cover, if the run has that many.
-    state: from `state`, if the run is resumed.
   """
 
-  def __init__(
-    self,
-    last_line: Mapping[str, float],
-    *,
-    cost: Cost,
-    window: int = 0,
-    state: Mapping[str, Any] | None = None,
-  ):
+  def __init__(self, last_line: Mapping[str, float], *, cost: Cost):
     self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
-    self._cost, self._window = cost, window
-    state = state or {}
-    self._before = [_from_json(step) for step in state.get("before", [])]  # in old lines
-    self._pending = [_from_json(step) for step in state.get("pending", [])]  # for the next
-    self._resumed = state.get("seconds", 0.0), state.get("waited", _NO_WAITS)  # of these
+    self._cost = cost
+    self._pending: list[dict] = []  # steps for the next line
     self._start: float | None = None
-    self._waited = _NO_WAITS.copy()
+    self._waited = dict.fromkeys(WAITS, 0.0)
 
   def add(self, values: Mapping):
     """Adds the metrics of one step, from `TrainingProgram.train_step`."""
@@ -202,27 +188,10 @@ class Meter:
     self._pending.append({**values, "timed": timed})
     if not timed:  # the first step compiles, so the clock starts after it
       jax.block_until_ready(values)
-      self._begin(time.perf_counter(), *self._resumed)
-
-  def state(self) -> dict[str, Any]:
-    """The state from which a resumed run's meter continues, as JSON values.
-
-    With it, a run that was stopped between two lines writes the same lines as an
-    uninterrupted one.
-    """
-    self._pending = jax.device_get(self._pending)
-    return {
-      "before": [_to_json(step) for step in self._before],
-      "pending": [_to_json(step) for step in self._pending],
-      "seconds": self._elapsed(time.perf_counter()),
-      "waited": dict(self._waited),
-    }
+      self._begin(time.perf_counter())
 
   def line(self, **fields: float) -> dict[str, float]:
     """Waits for the steps since the last line, and makes a line from them.
-
-    If these are fewer than `window`, as at the end of a run, the means are over the last
-    `window` steps: a step or two alone would be noise.
 
     Args:
       **fields: more fields of the line.
@@ -240,7 +209,7 @@ class Meter:
     with self.waiting_for("compute"):
       steps = jax.device_get(self._pending)
     now = time.perf_counter()
-    seconds = self._elapsed(now)
+    seconds = now - (now if self._start is None else self._start)
     per_second = 1 / seconds if seconds else 0.0
     timed = [values for values in steps if values["timed"]]
     rate = len(timed) * per_second  # steps a second
@@ -261,20 +230,13 @@ class Meter:
     }
     if self._cost.peak.flops:
       speeds["peak_share"] = rate * self._cost.flops / self._cost.peak.flops
-    recent = (self._before + steps)[-max(len(steps), self._window) :]
-    self._before = recent[-self._window :] if self._window else []
     self._pending = []
     self._begin(now)
-    return means(recent) | fields | self._totals | speeds
+    return means(steps) | fields | self._totals | speeds
 
-  def _begin(
-    self, now: float, seconds: float = 0.0, waited: Mapping[str, float] = _NO_WAITS
-  ):
-    self._start = now - seconds
-    self._waited = dict(waited)
-
-  def _elapsed(self, now: float) -> float:
-    return now - (now if self._start is None else self._start)
+  def _begin(self, now: float):
+    self._start = now
+    self._waited = dict.fromkeys(WAITS, 0.0)
 
   @contextlib.contextmanager
   def waiting_for(self, name: str) -> Iterator[None]:
@@ -295,7 +257,7 @@ class Meter:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Does not count the time of the block as training; call `line` or `state` before it.
+    """Does not count the time of the block as training; call `line` before it.
 
     Otherwise steps that still run would finish in the time that is not counted.
     """
@@ -303,18 +265,3 @@ class Meter:
     yield
     if self._start is not None:
       self._start += time.perf_counter() - start
-
-
-def _to_json(step: Mapping) -> dict[str, Any]:
-  """The metrics of one step as JSON values, to the last bit."""
-  return {
-    name: list(map(float, value)) if isinstance(value, Total) else int(value)
-    for name, value in step.items()
-  }
-
-
-def _from_json(step: Mapping) -> dict[str, Any]:
-  return {
-    name: Total(*value) if isinstance(value, list) else value
-    for name, value in step.items()
-  }

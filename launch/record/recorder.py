@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from ml_collections import ConfigDict
 
 from launch.record.flops import Cost
 from launch.record.metrics import Meter, MetricsLog
@@ -33,7 +32,6 @@ class Recorder:
 
   Args:
     workdir: the run's folder.
-    config: the run's config.
     learning_rates: float[steps]; the rate of each update of the run.
     cost: of a step.
     first_step: the step that the run resumes from.
@@ -44,7 +42,6 @@ class Recorder:
   def __init__(
     self,
     workdir: str | pathlib.Path,
-    config: ConfigDict,
     *,
     learning_rates: np.ndarray,
     cost: Cost,
@@ -55,10 +52,8 @@ class Recorder:
     self._bad_step = pathlib.Path(workdir) / BAD_STEP
     self._waiting: list[tuple[int, np.ndarray, Mapping]] = []  # steps to be checked
     self._rates = learning_rates
-    log, window = saved.get("log"), config.train.log_every
-    self.log = MetricsLog(workdir, state=log, trackers=trackers)
-    last, state = self.log.last_train_line, saved.get("meter")
-    self.meter = Meter(last, cost=cost, window=window, state=state)
+    self.log = MetricsLog(workdir, state=saved.get("log"), trackers=trackers)
+    self.meter = Meter(self.log.last_train_line, cost=cost)
     self._progress = Progress("training", total=len(learning_rates), done=first_step)
 
   def __enter__(self) -> Recorder:
@@ -123,8 +118,8 @@ class Recorder:
     self.log.evaluation(step, {**result, **trained})
 
   def state(self) -> dict[str, Any]:
-    """The state from which a resumed run continues, as JSON values."""
-    return {"meter": self.meter.state(), "log": self.log.get_state()}
+    """The state from which a resumed run continues, as JSON values; `line` comes before."""
+    return {"log": self.log.get_state()}
 
   def _stop(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     if jax.process_count() > 1:

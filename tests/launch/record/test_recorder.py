@@ -40,14 +40,13 @@ def record(
   """Records steps; x is a bad one. Returns the state after the last one."""
   folder.mkdir(exist_ok=True)
   config = base.get_config()
-  config.train.log_every = LOG_EVERY
   config.train.trackers = trackers
   cost = Cost(2, 2 * 16, 0.0, Peak(0.0, "table"))
   place = {"first_step": first_step, "saved": saved or {}}
   with (
     trackers_lib.opened(folder, config) as tracked,
     Recorder(
-      folder, config, learning_rates=RATES, trackers=tracked, cost=cost, **place
+      folder, learning_rates=RATES, trackers=tracked, cost=cost, **place
     ) as recorder,
   ):
     for step, letter in enumerate(steps, first_step + 1):
@@ -71,7 +70,7 @@ def lines(folder, name):
   ]
 
 
-@pytest.mark.parametrize("stopped", [1, 4, 6, 8, 9])
+@pytest.mark.parametrize("stopped", [3, 6, 9])
 def test_a_resumed_run_writes_the_lines_of_one_that_is_not_stopped(tmp_path, stopped):
   whole, folder = tmp_path / "whole", tmp_path / "stopped"
   record(whole, "." * STEPS)
