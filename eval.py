@@ -149,7 +149,7 @@ def open_run(
     The checkpoint, and why this one, as in `choose_step`.
   """
   workdir.check_same(
-    folder, config, groups=("seed", "data", "model"), ignore=_COMPUTATION_FIELDS
+    folder, config, groups=("seed", "data.", "model."), ignore=_COMPUTATION_FIELDS
   )
   # Process 0 chooses, since during training a newer checkpoint may appear at any moment.
   wanted = _STEP.value

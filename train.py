@@ -154,9 +154,7 @@ def begin(
   Returns:
     The state, its step, and what else the checkpoint holds.
   """
-  restored = checkpoints.restore_newest(
-    program.abstract_state(), optimizer=run.config.optimizer.to_dict()
-  )
+  restored = checkpoints.restore_newest(program.abstract_state())
   # Read here, so that no copy of the parameters remains during training.
   params = run.initial_params() if restored is None else None
   processes.print_on_first("compiling ...")
@@ -206,7 +204,7 @@ def train(
 
       def save():
         record.check()
-        resumable = {"config": config.to_dict(), **record.state()}
+        resumable = record.state()
         with record.meter.paused():
           best = verdict.best_step if config.train.keep_best else None
           resumable |= {"input": batches.get_state()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -91,7 +89,7 @@ def kept_plan(
       and is replaced.
 
   Raises:
-    InputError: a kept plan is damaged, or was made for another dataset or packing.
+    InputError: a kept plan is damaged, or was made for another dataset.
     Stopped: this process reads another plan than process 0.
   """
   path = workdir / KEPT
@@ -102,13 +100,13 @@ def kept_plan(
       make_plan(config, store).save(path)
 
   processes.on_first(keep)
-  plan, other = _read(path, config, store)
-  if other:
-    fields = ", ".join(f"packing.{name}={value}" for name, value in other.items())
+  try:
+    plan = packing.load_plan(path, histogram=_problem(config, store)[0])
+  except InputError as error:
     raise InputError(
-      f"{path} was made with {fields}, and a run keeps its plan. Restore the config's "
-      "packing fields, or give another --workdir."
-    )
+      f"{error} Restore the file, or delete it: train.py makes the plan again, and resumes "
+      "if it is the same."
+    ) from error
   digest = plan_sha256(plan)
   if digest != processes.on_first(lambda: digest):
     raise Stopped(
@@ -116,26 +114,3 @@ def kept_plan(
       "Give all processes the same folder as --workdir."
     )
   return plan
-
-
-def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, Any]]:
-  """A kept plan, and the packing fields in which it differs from the config."""
-  histogram, algorithm, depth, row_length = _problem(config, store)
-  try:
-    plan = packing.load_plan(path, histogram=histogram)
-  except InputError as error:
-    raise InputError(
-      f"{error} Restore the file, or delete it: train.py makes the plan again, and resumes "
-      "if it is the same."
-    ) from error
-  of_plan = plan.max_sequences_per_pack
-  geometry = Geometry.for_histogram(
-    histogram,
-    row_length=row_length,
-    max_sequences_per_pack=of_plan if depth == "auto" else depth,
-  )
-  made_with = {"algorithm": plan.algorithm} | dataclasses.asdict(plan.geometry)
-  wanted = {"algorithm": algorithm} | dataclasses.asdict(geometry)
-  return plan, {
-    name: made_with.get(name) for name in wanted if made_with.get(name) != wanted[name]
-  }

@@ -67,22 +67,6 @@ def test_a_missing_plan_is_made_again(store, tmp_path, depth):
   assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-  ("fields", "named"),
-  [
-    ({"max_sequences_per_pack": 2}, "packing.max_sequences_per_pack=3"),
-    ({"algorithm": "none"}, "packing.algorithm=spfhp, packing.max_sequences_per_pack=3"),
-  ],
-)
-def test_another_packing_is_refused_and_not_taken_for_the_kept_one(
-  store, run, fields, named
-):
-  with pytest.raises(packing.InputError, match=f"made with {named}"):
-    kept_plan(config_for(**fields), store, run, begun=True)
-  kept_plan(config_for(**fields), store, run, begun=False)  # it had not begun
-  kept_plan(config_for(**fields), store, run, begun=True)
-
-
 def test_a_plan_that_is_damaged_or_of_other_sequences_is_refused(store, run):
   path = run / "plans" / "train.json"
   whole = path.read_bytes()

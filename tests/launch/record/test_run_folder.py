@@ -129,7 +129,7 @@ def test_readers_name_the_damaged_line(log_of_a_run):
 def test_a_damaged_file_of_a_run_is_named(tmp_path, content):
   for name in ("dataset.json", "config.json", "summary.json"):
     (tmp_path / name).write_bytes(content)
-  with pytest.raises(InputError, match=r"dataset\.json .*; expected .* remove it, if"):
+  with pytest.raises(InputError, match=r"dataset\.json .*; expected .* Restore it"):
     workdir.check_dataset(tmp_path, DATASET)
   with pytest.raises(InputError, match=r"config\.json .*; expected .*Restore it"):
     workdir.check_same(tmp_path, CONFIG)
@@ -175,12 +175,35 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
   with pytest.raises(ConfigError, match=r"train\.steps was 5 and is now 6"):
     workdir.check(folder, OTHER)
   workdir.check_same(folder, OTHER, groups=("seed",))
-  workdir.check_same(folder, OTHER, groups=("train",), ignore=("train.steps",))
+  workdir.check_same(folder, OTHER, groups=("train.",), ignore=("train.steps",))
   with pytest.raises(ConfigError, match=r"train\.steps was 5 and is now 6"):
-    workdir.check_same(folder, OTHER, groups=("train",), ignore=("seed", "train"))
+    workdir.check_same(folder, OTHER, groups=("train.",), ignore=("seed", "train"))
   workdir.check_dataset(folder, DATASET)
   with pytest.raises(ConfigError, match="a run on another dataset"):
     workdir.check_dataset(folder, DATASET | {"vocab.txt": "ef"})
+
+
+@pytest.mark.parametrize(
+  ("field", "value", "may_change"),
+  [
+    ("optimizer.name", "adamw", False),  # its state has the same arrays
+    ("optimizer.learning_rate", 0.5, True),
+    ("packing.max_sequences_per_pack", 2, False),
+    ("packing.adjust", "none", True),
+    ("model.global_base", 9.0, False),
+    ("model.dropout_rate", 0.5, True),
+  ],
+)
+def test_what_a_run_stands_on_cannot_change(tmp_path, field, value, may_change):
+  config = base.get_config()
+  workdir.check(tmp_path, config)
+  workdir.record(tmp_path, config, DATASET)
+  config.update_from_flattened_dict({field: value})
+  if may_change:
+    assert workdir.check(tmp_path, config, allow_changes=True)
+  else:
+    with pytest.raises(ConfigError, match=f"another model, packing or .*{field} was"):
+      workdir.check(tmp_path, config, allow_changes=True)
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
@@ -209,13 +232,6 @@ def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content):
   with pytest.raises(ConfigError, match=r"holds a model, not a run\. .*model\.init_from="):
     workdir.check(tmp_path, CONFIG, allow_changes=True)
   assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_run_whose_data_are_called_architectures_has_begun(tmp_path):
-  config = base.get_config()
-  config.data.source = "architectures"
-  workdir.record(tmp_path, config, DATASET)
-  assert workdir.has_begun(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["model.json", "config.json"])
