@@ -39,7 +39,7 @@ from pipeline.tasks.table import TASK_HEADS
 from training import processes
 from training.errors import ConfigError, Stopped
 from training.evaluation import evaluate, prediction_config
-from training.mesh import make_mesh, replicated
+from training.mesh import gather, make_mesh, replicated
 from training.step import ModelProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -97,7 +97,7 @@ def main():
     init_from.check_vocabulary(stored, dataset.vocabulary)
     init_from.check_labels(stored, dataset.labels)
   held_out = make_held_out(computed, dataset, pooling=pooling)
-  params = jax.device_put(stored.load(), replicated(mesh))
+  params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
     result = {"step": stored.step} | evaluate(
@@ -186,13 +186,14 @@ def open_model(
 def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
   """The config with a batch size for this number of devices.
 
-  Without trackers and the stream of a run. Without the dropout of attention, which
+  Without FSDP, trackers and the stream of a run. Without the dropout of attention, which
   evaluation does not have, so that any implementation of attention may be used.
   """
   config = config.copy_and_resolve_references()
   rows = config.train.micro_batch_size or config.train.batch_size
   config.train.batch_size = math.ceil(rows / num_devices) * num_devices
   config.train.micro_batch_size = 0
+  config.train.fsdp = 1
   config.train.trackers = ""
   config.data.stream = ""
   config.model.attention_dropout_rate = 0.0

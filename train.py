@@ -48,7 +48,7 @@ from model import weights
 from training import processes
 from training.checkpoint import Checkpoints
 from training.evaluation import evaluate
-from training.mesh import put_batch
+from training.mesh import gather, put_batch
 from training.step import State, TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -251,7 +251,7 @@ def train(
       if ended_early or stopping:
         raise run.interrupted(step)
     seconds = record.log.last_train_line["seconds"]
-  params = state["params"]
+  params = gather(state["params"], program.mesh)
   return {
     "peak_flops": cost.peak.flops,
     "peak_flops_source": cost.peak.source,

@@ -38,7 +38,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
   "at least 1": (
     lambda x: x >= 1,
     "train.steps train.log_every train.eval_every train.checkpoint_every "
-    "train.keep_checkpoints",
+    "train.keep_checkpoints train.fsdp",
   ),
   "0 or more": (
     lambda x: x >= 0,
@@ -114,7 +114,7 @@ def validate(config: ConfigDict, *, num_devices: int):
   rules.check_model()
   rules.check_data()
   rules.check_packing()
-  rules.check_training()
+  rules.check_training(num_devices)
   check_recipe(config, num_devices=num_devices)
 
 
@@ -240,7 +240,7 @@ class _Rules:
         expected = f"steps or sequences {why}, which has no epochs"
         self.require("epoch" not in self.values[field], field, expected)
 
-  def check_training(self):
+  def check_training(self, num_devices: int):
     """Options of optimizers, trackers, and when a run logs, evaluates and saves."""
     config, train = self.config, self.config.train
     if not is_masked(config.data.task):
@@ -274,3 +274,5 @@ class _Rules:
     for field in ("train.eval_every", "train.checkpoint_every"):
       expected = f"a multiple of train.log_every={train.log_every}"
       self.require(self.values[field] % train.log_every == 0, field, expected)
+    expected = f"a divisor of the {num_devices} devices"
+    self.require(num_devices % train.fsdp == 0, "train.fsdp", expected)

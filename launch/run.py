@@ -215,7 +215,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
   else:
     counts |= {"num_sequences": plan.num_sequences}
     counts |= {"num_tokens": plan.histogram.num_tokens}
-  mesh = make_mesh()
+  mesh = make_mesh(fsdp=config.train.fsdp)
   processes.connect(mesh)
   before, recipe = resolve(
     config,

@@ -35,7 +35,7 @@ def losses_of(workdir):
 
 def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   whole, workdir = finished[0], folder / "pair"
-  options = ["--config.train.checkpoint_every=1000"]
+  options = ["--config.train.checkpoint_every=1000", "--config.train.fsdp=2"]
   both = pair("pair", *options)
   metrics = workdir / "metrics.jsonl"
   programs.wait_for(both[0], lambda: metrics.exists() and metrics.stat().st_size)

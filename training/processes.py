@@ -7,13 +7,13 @@ to read and write the run's folder.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from jax.experimental import multihost_utils
@@ -84,12 +84,19 @@ def connect(mesh: Mesh):
   if jax.process_count() == 1:
     return
   on_first(lambda: None)
-  sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-  everywhere = NamedSharding(mesh, PartitionSpec())
-  ones = jax.make_array_from_callback(
-    (mesh.size,), sharding, lambda index: np.ones(mesh.size, np.float32)[index]
-  )
-  jax.block_until_ready(jax.jit(jnp.sum, out_shardings=everywhere)(ones))
+  for axes in (mesh.axis_names, *((name,) for name in mesh.axis_names)):
+    exchange = jax.shard_map(
+      functools.partial(jax.lax.psum, axis_name=axes),
+      mesh=mesh,
+      in_specs=PartitionSpec(mesh.axis_names),
+      out_specs=PartitionSpec(tuple(set(mesh.axis_names) - set(axes)) or None),
+    )
+    ones = jax.make_array_from_callback(
+      (mesh.size,),
+      NamedSharding(mesh, PartitionSpec(mesh.axis_names)),
+      lambda index: np.ones(mesh.size, np.float32)[index],
+    )
+    jax.block_until_ready(jax.jit(exchange)(ones))
   multihost_utils.sync_global_devices("connected")
 
 

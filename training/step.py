@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding
 
 from model import LANGUAGE_MODELS, ModelConfig, losses
 from model.models import abstract_model, draw_params, drawing_device
 from training.errors import ConfigError
-from training.mesh import DATA, replicated, split_rows
+from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
 from training.optimizer import norm
 
 State = dict[str, Any]
@@ -28,7 +28,7 @@ class ModelProgram:
 
   Args:
     config: the model's config.
-    mesh: from `make_mesh`; the parameters are on each of its devices.
+    mesh: from `make_mesh`; the parameters are split along its `fsdp` axis.
     head: what the model learns; a key of `model.MODELS`.
   """
 
@@ -40,7 +40,7 @@ class ModelProgram:
     self._everywhere, self._rows = replicated(mesh), split_rows(mesh)
     self.eval_step = jax.jit(
       self._eval_step,
-      in_shardings=(self._everywhere, self._rows),
+      in_shardings=(split_state(mesh, self._abstract_params), self._rows),
       out_shardings=self._everywhere,
     )
 
@@ -51,13 +51,10 @@ class ModelProgram:
     with jax.sharding.use_abstract_mesh(mesh):  # attention may need it
       return nnx.merge(self._graphdef, params)(batch, dropout_key=dropout_key)
 
-  def _whole(self, tree):
-    """Says that arrays are on every device; XLA then sums in the order of earlier runs."""
-    return jax.lax.with_sharding_constraint(tree, self._everywhere)
-
   def _eval_step(self, params, batch: Batch) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     """The results of `losses.per_sequence`, and logits that are not over a vocabulary."""
-    outputs = self.apply(self._whole(params), batch)
+    params = jax.lax.with_sharding_constraint(params, self._everywhere)
+    outputs = self.apply(params, batch)
     logits = {} if self.head in LANGUAGE_MODELS else outputs
     return losses.per_sequence(outputs, batch), logits
 
@@ -73,7 +70,7 @@ class TrainingProgram(ModelProgram):
   parameters are not finite is applied, and flagged in `finite`.
 
   Args:
-    config, mesh, head: as for `ModelProgram`; the whole state is on each device.
+    config, mesh, head: as for `ModelProgram`; the whole state is split along `fsdp`.
     optimizer: an Optax transformation.
     seed: of the initial parameters and of dropout.
     loss_unit: the unit that has equal weight in the loss; a key of `model.LOSS_UNITS`.
@@ -108,11 +105,12 @@ class TrainingProgram(ModelProgram):
     self._loss_unit, self._pair_loss = loss_unit, pair_loss
     self._accumulate = accumulate
     self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
+    self._shardings = split_state(mesh, self._abstract)
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
       self._train_step,
-      in_shardings=(self._everywhere, self._rows),
-      out_shardings=self._everywhere,
+      in_shardings=(self._shardings, self._rows),
+      out_shardings=(self._shardings, self._everywhere),
       donate_argnums=0,
     )
 
@@ -122,25 +120,35 @@ class TrainingProgram(ModelProgram):
     Args:
       params: a nested dictionary of parameters to start from; by default they are
         initialised at random.
+
+    Raises:
+      ConfigError: a device would hold more than 1.05 / fsdp of the state.
     """
+    self._check_split()
     if params is None:
       params = draw_params(self.config, self.head, seed=self._seed)
     params = jax.device_get(params)
     if self.mesh.is_multi_process:  # whose processors may draw other last bits
       params = jax.device_get(multihost_utils.broadcast_one_to_all(params))
-    params = jax.tree.map(self._place, params)
-    return jax.jit(self._state_of, out_shardings=self._everywhere)(params)
+    params = jax.tree.map(_place, params, self._shardings["params"])
+    return jax.jit(self._state_of, out_shardings=self._shardings)(params)
 
   def abstract_state(self) -> State:
     """Shapes, types and shardings of the state, without its arrays."""
     return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._everywhere),
+      lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
       self._abstract,
+      self._shardings,
     )
 
-  def _place(self, x: np.ndarray) -> jax.Array:
-    """Puts an array on each device of this process, without comparing processes."""
-    return jax.make_array_from_callback(x.shape, self._everywhere, lambda part: x[part])
+  def _check_split(self):
+    devices, share = self.mesh.shape[FSDP], state_share(self.abstract_state())
+    if share > 1.05 / devices:
+      raise ConfigError(
+        f"config.train.fsdp is {devices}, but each device would hold {share:.1%} of the "
+        f"state; expected at most {1.05 / devices:.1%}. Choose a number that divides the "
+        "sizes of the model's layers."
+      )
 
   def _state_of(self, params) -> State:
     return {
@@ -185,7 +193,8 @@ class TrainingProgram(ModelProgram):
       return self._pair_gradients(state["params"], batch, key)
 
     def loss(params, part: Batch, key, counts=None):
-      params = self._whole(params)
+      # Gathered before use, so that devices along `fsdp` compute like all others.
+      params = jax.lax.with_sharding_constraint(params, self._everywhere)
       outputs = self.apply(params, part, dropout_key=key)
       return losses.loss(outputs, part, unit=self._loss_unit, counts=counts)
 
@@ -200,7 +209,7 @@ class TrainingProgram(ModelProgram):
       number, part = numbered
       part_key = None if key is None else jax.random.fold_in(key, number)
       gradients, totals = gradient(state["params"], part, part_key, counts)
-      gradients = self._whole(gradients)
+      gradients = jax.lax.with_sharding_constraint(gradients, self._shardings["params"])
       return jax.tree.map(jnp.add, sums, (gradients, totals)), None
 
     parts = jax.tree.map(self._split, batch)
@@ -223,7 +232,7 @@ class TrainingProgram(ModelProgram):
     """
 
     def embed(params, number, part: Batch) -> jax.Array:
-      params = self._whole(params)
+      params = jax.lax.with_sharding_constraint(params, self._everywhere)
       part_key = None if key is None else jax.random.fold_in(key, number)
       outputs = self.apply(params, part, dropout_key=part_key)
       return outputs[f"sequence_{self._pair_loss.pooling}"]
@@ -242,7 +251,8 @@ class TrainingProgram(ModelProgram):
     def add(sums, part):
       number, rows, of_part = part
       _, backward = jax.vjp(lambda x: embed(x, number, rows), params)
-      return self._whole(jax.tree.map(jnp.add, sums, *backward(of_part))), None
+      sums = jax.tree.map(jnp.add, sums, *backward(of_part))
+      return jax.lax.with_sharding_constraint(sums, self._shardings["params"]), None
 
     zeros = jax.tree.map(jnp.zeros_like, params)
     return jax.lax.scan(add, zeros, (*numbered, of_vectors))[0], totals
@@ -254,9 +264,14 @@ class TrainingProgram(ModelProgram):
     devices.
     """
     parts = rows.reshape(-1, self._accumulate, *rows.shape[1:]).swapaxes(0, 1)
-    spec = jax.sharding.PartitionSpec(None, DATA)
+    spec = jax.sharding.PartitionSpec(None, (DATA, FSDP))
     sharding = jax.sharding.NamedSharding(self.mesh, spec)
     return jax.lax.with_sharding_constraint(parts, sharding)
+
+
+def _place(x: np.ndarray, sharding: Sharding) -> jax.Array:
+  """Puts on each device its part of an array, and no more."""
+  return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
 
 
 def _num_sequences(batch: Batch) -> jax.Array:

@@ -244,7 +244,7 @@ USED_BY_PROGRAMS = """
   data.directory data.stream model.init_from
   train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy
-  train.keep_best train.patience
+  train.fsdp train.keep_best train.patience
   pairs.pooling pairs.temperature pairs.both_directions
 """
 

@@ -119,13 +119,13 @@ def test_packed_pairs_have_the_loss_and_gradients_of_texts_alone(case, dtype, to
 
 @functools.cache
 def make_program(
-  num_devices=1, accumulate=1, case="both choose", dropout=0.0, optimizer=None
+  num_devices=1, accumulate=1, fsdp=1, case="both choose", dropout=0.0, optimizer=None
 ):
   config = packs.small_config(num_layers=1, pooler=False, dropout_rate=dropout)
   return TrainingProgram(
     config,
     optimizer or lamb(0.01),
-    mesh=make_mesh(num_devices),
+    mesh=make_mesh(num_devices, fsdp=fsdp),
     seed=0,
     head="encoder",
     accumulate=accumulate,
@@ -134,12 +134,16 @@ def make_program(
 
 
 @pytest.mark.parametrize("case", ["both choose", "scores"])
-@pytest.mark.parametrize(("devices", "accumulate"), [(2, 1), (4, 1), (1, 4), (2, 2)])
-def test_devices_and_micro_batches_choose_among_the_texts_of_all(case, devices, accumulate):
+@pytest.mark.parametrize(
+  ("devices", "accumulate", "fsdp"), [(2, 1, 1), (4, 1, 1), (1, 4, 1), (2, 2, 2)]
+)
+def test_devices_and_micro_batches_choose_among_the_texts_of_all(
+  case, devices, accumulate, fsdp
+):
   scored = HOW[case][1]
   batches = [lay_out(make_store(scored=scored, seed=seed), PACKED) for seed in (0, 1)]
   expected = run(make_program(case=case), batches)
-  assert_same(run(make_program(devices, accumulate, case), batches), expected)
+  assert_same(run(make_program(devices, accumulate, fsdp, case), batches), expected)
   if not scored:  # among fewer, it would be another loss
     rows = lay_out(make_store(), PACKED[:4]), lay_out(make_store(), PACKED[4:])
     alone = [run(make_program(case=case), [x])[1][0] for x in rows]

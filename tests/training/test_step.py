@@ -10,18 +10,18 @@ from model.testing import relative_difference
 from packing.testing import lay_out
 from tests import packs
 from training.errors import ConfigError
-from training.mesh import make_mesh, put_batch
+from training.mesh import make_mesh, put_batch, state_share
 from training.optimizer import lamb
 from training.step import TrainingProgram
 
 
 def new_program(
-  num_devices=1, *, learning_rate=0.01, head="pretraining", step=(), **fields
+  num_devices=1, *, fsdp=1, learning_rate=0.01, head="pretraining", step=(), **fields
 ) -> TrainingProgram:
   """`step`: pairs of options of the program; `fields`: of the model's config."""
   make_config = packs.small_gpt2 if head == "causal" else packs.small_config
   config = make_config(**{"num_layers": 1} | fields)
-  mesh = make_mesh(num_devices)
+  mesh = make_mesh(num_devices, fsdp=fsdp)
   return TrainingProgram(
     config, lamb(learning_rate), mesh=mesh, seed=0, head=head, **dict(step)
   )
@@ -106,6 +106,33 @@ def test_the_batch_is_split_and_the_parameters_are_on_every_device():
   assert leaf.is_fully_replicated
 
 
+# Sizes that 2 and 4 devices divide, but for the two numbers of the NSP bias.
+SPLIT = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 32}
+
+
+@pytest.mark.parametrize(
+  ("num_devices", "fsdp"), [pytest.param(4, 2, marks=pytest.mark.slow), (4, 4)]
+)
+def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
+  batches = [make_batch(8, seed) for seed in range(3)]
+  expected = run(make_program(1, **SPLIT), batches)
+  program = make_program(num_devices, fsdp=fsdp, **SPLIT)
+  state = program.init()
+  on_a_device = [
+    sum(
+      shard.data.nbytes
+      for leaf in jax.tree.leaves(state)
+      for shard in leaf.addressable_shards
+      if shard.device == device
+    )
+    for device in program.mesh.devices.flat
+  ]
+  whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+  assert max(on_a_device) <= 1.05 / fsdp * whole
+  assert state_share(program.abstract_state()) == max(on_a_device) / whole
+  assert_same(run(program, batches), expected)
+
+
 def test_micro_batches_stay_on_their_devices():
   """No rows are sent between devices to make them: sums of gradients alone are."""
   program = make_program(4, step=(("accumulate", 2),))
@@ -169,11 +196,17 @@ def test_a_bad_step_is_seen():
   assert np.isnan(values["mlm_loss"].mean)
 
 
-def test_a_run_can_start_from_given_parameters_on_many_devices():
-  given = jax.device_get(make_program(1).init()["params"])
+@pytest.mark.parametrize("fsdp", [1, 2])
+def test_a_run_can_start_from_given_parameters_on_many_devices(fsdp):
+  given = jax.device_get(make_program(1, **SPLIT).init()["params"])
   given = jax.tree.map(lambda x: jax.device_put(x + 1, jax.devices()[0]), given)
-  state = make_program(4).init(given)
+  state = make_program(4, fsdp=fsdp, **SPLIT).init(given)
   jax.tree.map(np.testing.assert_array_equal, state["params"], jax.device_get(given))
+
+
+def test_a_split_that_leaves_too_much_on_a_device_is_refused():
+  with pytest.raises(ConfigError, match=r"fsdp is 4, .* expected at most 26\.2%"):
+    make_program(4, fsdp=4).init()
 
 
 def test_the_state_is_donated():
