@@ -47,7 +47,7 @@ class Record:
   def __init__(self, folder: pathlib.Path, **about: Any):
     self._folder = folder
     self.known: dict[str, Any] = about
-    lists = "proofs", "steps", "changes", "programs", "peers", "left_out"
+    lists = "proofs", "beside_xla", "steps", "changes", "programs", "peers", "left_out"
     self.known |= {kind: [] for kind in lists} | {"kinds": {}}
     self.write()
 
@@ -118,6 +118,8 @@ class Session:
     """Raises ValueError for an attention that is not proven."""
     if implementation not in self.proven:
       raise ValueError(f"the proofs of {implementation} do not pass")
+    if not agrees(self.record, implementation, self.dtype, case.row_length):
+      raise ValueError(f"{implementation} differs from xla in rows of {case.row_length}")
     pace, dtype = self.pace, self.dtype
     return halving(case.rows, lambda rows: Bench(case, rows, implementation, dtype, pace))
 
@@ -179,15 +181,29 @@ def prove(record: Record, dtype: str) -> list[str]:
       print(f"proof {number} of {len(cases)}", file=sys.stderr, flush=True)
       yield case
 
-  rows = verify.quick(show, [dtype])
+  rows, besides = verify.quick(show, [dtype])
   record.add("proofs", *map(_entry, rows))
+  record.add("beside_xla", *map(_entry, besides))
   passes: dict[str, set[bool | None]] = {}
   for row in rows:
     passes.setdefault(row.implementation, set()).add(row.passes)
   return [name for name, each in passes.items() if True in each and False not in each]
 
 
-def _entry(result: verify.Row) -> dict[str, Any]:
+def agrees(record: Record, implementation: str, dtype: str, row_length: int) -> bool:
+  """Whether an implementation agrees with XLA's in rows of this length, in tokens."""
+  case = {"implementation": implementation, "dtype": dtype, "row_length": row_length}
+  for known in record.known["beside_xla"]:
+    if case.items() <= known.items():
+      return known["passes"]
+  if implementation == "xla":
+    return True
+  result = verify.beside_xla(implementation, dtype, row_length)
+  record.add("beside_xla", _entry(result))
+  return result.passes
+
+
+def _entry(result: verify.Row | verify.Beside) -> dict[str, Any]:
   """For JSON, which lacks NaN and infinity: the largest float in their place."""
   entry = dataclasses.asdict(result)
   for name, value in entry.items():

@@ -49,7 +49,8 @@ anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2 in bfloa
 are 144 rows, which take a few minutes on two cores.
 
 On a new machine, --quick takes one to three minutes. It verifies one head with each
-implementation of attention that the device has, in float32 and bfloat16:
+implementation of attention that the device has, in float32 and bfloat16, and compares
+attention alone with XLA's, in rows with padding and without sequences:
 
   python -m model verify --quick
 
@@ -202,22 +203,25 @@ def _add_verify(command):
 def _verify(options) -> dict:
   reference = verify.reference_is_installed()
   show = functools.partial(tqdm.tqdm, desc="verifying", unit=" rows", leave=False)
+  besides: list[verify.Beside] = []
   if options.quick:
     if options.folder:
       raise weights.WeightsError("--quick takes no FOLDER. Give one of them.")
-    rows = verify.quick(show)
+    rows, besides = verify.quick(show)
   else:
     stored = None
     if options.folder:
       step = weights.choose_step(options.folder).step
       stored = hf.open_model(options.folder, step=step)
     rows = verify.verify(show, stored=stored, reference=reference)
-  text = verify.table(rows)
+  text = "\n\n".join(filter(None, (verify.table(rows), verify.beside_table(besides))))
   if not reference and not options.quick:
     text += "\n\nNot compared with Hugging Face: torch and transformers are not installed."
   return {
-    "passes": all(row.passes for row in rows if row.passes is not None),
+    "passes": all(row.passes for row in rows if row.passes is not None)
+    and not any(x.outcome == "FAILS" for x in besides),
     "rows": [dataclasses.asdict(row) | {"passes": row.passes} for row in rows],
+    "beside_xla": [dataclasses.asdict(x) | {"passes": x.passes} for x in besides],
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "jax": jax.__version__,
   } | ({} if options.json else {"table": text})

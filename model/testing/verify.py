@@ -11,6 +11,7 @@ import concurrent.futures
 import dataclasses
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -65,6 +66,8 @@ HEADS: dict[str, tuple[str, str, dict]] = {
 }
 DTYPES = ("float32", "float64", "bfloat16")
 QUICK_HEAD = "masked tokens, next sentence"
+# Tokens. cuDNN's gradients were NaN elsewhere in rows of 64 more than a multiple of 128.
+QUICK_LENGTHS = (192, 512)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +115,33 @@ class Row:
     return equal and self.influence == 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Beside:
+  """An implementation compared with XLA's attention in float32, for outputs and gradients.
+
+  Attributes:
+    implementation, dtype, row_length: the case; S in tokens.
+    difference: the largest difference divided by the largest value.
+    failed: why there is none.
+  """
+
+  implementation: str
+  dtype: str
+  row_length: int
+  difference: float = math.nan
+  failed: str = ""
+
+  @property
+  def passes(self) -> bool:
+    return self.difference <= TOLERANCES[self.dtype]
+
+  @property
+  def outcome(self) -> str:
+    """ "" if it passes. Models refuse a kernel for accelerators where it is wrong."""
+    refused = kernels.KERNELS[self.implementation].platform is not None
+    return "" if self.passes else "refused" if refused else "FAILS"
+
+
 def reference_is_installed() -> bool:
   return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 
@@ -154,8 +184,11 @@ def verify(
 def quick(
   show: Callable[[list], Iterator] = iter,
   dtypes: Sequence[str] = ("float32", "bfloat16"),
-) -> list[Row]:
-  """Verifies one head with the implementations that this device has, in these dtypes.
+) -> tuple[list[Row], list[Beside]]:
+  """The implementations that this device has, in these dtypes.
+
+  One head is verified, with one layer, and attention alone is compared with XLA's. Rows
+  end in padding, have padding between sequences, or are empty.
 
   Args:
     show: wraps the list of cases to show progress.
@@ -172,9 +205,28 @@ def quick(
   workers = os.cpu_count() if jax.default_backend() == "cpu" else 1
   with concurrent.futures.ThreadPoolExecutor(workers) as threads:
     rows = [threads.submit(verify_case, QUICK_HEAD, *pair, num_layers=1) for pair in pairs]
-    for row in show(rows):
-      concurrent.futures.wait([row])
-  return [row.result() for row in rows]
+    besides = [
+      threads.submit(beside_xla, *pair, length)
+      for pair in pairs
+      for length in QUICK_LENGTHS
+      if pair[0] != "xla"
+    ]
+    for case in show([*rows, *besides]):
+      concurrent.futures.wait([case])
+  return [row.result() for row in rows], [beside.result() for beside in besides]
+
+
+def beside_xla(
+  implementation: str, dtype: str, row_length: int, head_size: int = 64
+) -> Beside:
+  """Compares a kernel with XLA's attention; BERT's heads have 64 numbers."""
+  case = Beside(implementation, dtype, row_length)
+  try:
+    needs = kernels.Needs(dtype, head_size=head_size, row_length=row_length)
+    size = attention.difference_from_xla(implementation, needs)
+  except (RuntimeError, ValueError, TypeError) as error:  # of JAX, cuDNN or XLA
+    return dataclasses.replace(case, failed=str(error).strip().partition("\n")[0][:300])
+  return dataclasses.replace(case, difference=size)
 
 
 def verify_case(
@@ -298,6 +350,27 @@ def table(rows: list[Row]) -> str:
       failed.setdefault(row.implementation, row.failed)
   lines += [f"\nFAILS, {name}: {reason}" for name, reason in failed.items()]
   lines += [f"\nNot run, {name}: {reason}" for name, reason in skipped.items()]
+  return "\n".join(lines)
+
+
+def beside_table(besides: Sequence[Beside]) -> str:
+  """The comparisons with XLA's attention as Markdown; "" for none."""
+  if not besides:
+    return ""
+  lines = [
+    "| attention | dtype | row length | difference from xla in float32 | |",
+    "|---|---|---:|---:|---|",
+  ]
+  for one in besides:
+    size = one.failed or f"{one.difference:.1e}"
+    lines.append(
+      f"| {one.implementation} | {one.dtype} | {one.row_length} | {size} | {one.outcome} |"
+    )
+  if any(one.outcome == "refused" for one in besides):
+    lines.append(
+      "\nrefused: wrong on this device in such rows. attention_impl=auto takes another; by "
+      "name it is an error."
+    )
   return "\n".join(lines)
 
 

@@ -74,8 +74,10 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
     exact("cudnn_packed", "bfloat16", failed="no engine"),
     exact("splash", "float32", not_run="needs TPUs"),
   ]
-  monkeypatch.setattr(verify, "quick", lambda show, dtypes: rows)
+  besides = [verify.Beside("cudnn", "bfloat16", 192, difference=float("nan"))]
+  monkeypatch.setattr(verify, "quick", lambda show, dtypes: (rows, besides))
   assert accelerator_session.prove(record, "bfloat16") == ["xla", "cudnn"]
+  assert not accelerator_session.agrees(record, "cudnn", "bfloat16", 192)
   report = (tmp_path / "report.md").read_text()
   assert "| a head | blocks | bfloat16 | 0 | 0 | 0 | - | 1.0e-01 | FAILS |" in report
   assert "FAILS, cudnn_packed: no engine\n" in report
@@ -83,6 +85,26 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
   monkeypatch.setattr(accelerator_session, "choose", lambda *_: choose(TINY, "float32"))
   make_session(record, proven=["blocks"]).measure("tiny:128")
   assert left_out(tmp_path) == [("tiny:128", "the proofs of xla do not pass")]
+
+
+def test_a_kernel_that_is_wrong_in_rows_of_a_length_is_not_timed_there(
+  record, tmp_path, monkeypatch
+):
+  def beside_xla(name, dtype, row_length):
+    if name == "cudnn":
+      return verify.Beside(name, dtype, row_length, failed="no engine")
+    return verify.Beside(name, dtype, row_length, difference=float(row_length == 512))
+
+  monkeypatch.setattr(verify, "beside_xla", beside_xla)
+  for row_length, right in ((128, ["xla", "blocks"]), (512, ["xla"])):
+    names = ["xla", "blocks", "cudnn"]
+    agree = [accelerator_session.agrees(record, x, "float32", row_length) for x in names]
+    assert [x for x, agrees in zip(names, agree, strict=True) if agrees] == right
+  report = (tmp_path / "report.md").read_text()
+  assert "| blocks | float32 | 512 | 1.0e+00 | FAILS |" in report
+  assert "| cudnn | float32 | 512 | no engine | refused |" in report
+  monkeypatch.setattr(verify, "beside_xla", None)  # each is compared once
+  assert not accelerator_session.agrees(record, "blocks", "float32", 512)
 
 
 # ---- steps -------------------------------------------------------------------------------
@@ -280,7 +302,7 @@ def test_json_has_what_the_folder_has(tmp_path, nothing_measured):
 def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
   failing = [exact("blocks", "float32", influence=0.1)]
   monkeypatch.setattr(accelerator, "prove", accelerator_session.prove)
-  monkeypatch.setattr(verify, "quick", lambda *_: failing)
+  monkeypatch.setattr(verify, "quick", lambda *_: (failing, []))
   with pytest.raises(SystemExit, match="proofs of blocks fail"):
     accelerator.main(["--cases=tiny:128", f"--out={tmp_path}"])
   assert "| blocks |" in capsys.readouterr().out
