@@ -28,11 +28,9 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-import packing
 from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
 from launch.fields import row_length
-from launch.plans import read_plans
 from launch.record import report
 from launch.record.progress import Progress
 from launch.rules import check_fields, validate
@@ -96,13 +94,10 @@ def main():
 
   dataset = processes.on_first_then_others(lambda: prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
-  plans: dict[str, packing.Plan] = {}  # of a run
-  if workdir.is_run(folder):
-    plans = read_plans(config, dataset, folder, held_out_only=True)
-  else:
+  if not workdir.is_run(folder):
     init_from.check_vocabulary(stored, dataset.vocabulary)
     init_from.check_labels(stored, dataset.labels)
-  held_out = make_held_out(computed, dataset, plans=plans, pooling=pooling)
+  held_out = make_held_out(computed, dataset, pooling=pooling)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch
   batches = sum(one.num_batches for one in held_out)
   with Progress("evaluating", total=batches, unit="batches") as progress:
@@ -155,7 +150,7 @@ def open_run(
     The checkpoint, and why this one, as in `choose_step`.
   """
   workdir.check_same(
-    folder, config, groups=("seed", "data", "model"), ignore=_COMPUTATION_FIELDS
+    folder, config, groups=("seed", "data.", "model."), ignore=_COMPUTATION_FIELDS
   )
   # Process 0 chooses, since during training a newer checkpoint may appear at any moment.
   wanted = _STEP.value

@@ -49,7 +49,7 @@ from training import processes
 from training.checkpoint import Checkpoints
 from training.evaluation import evaluate
 from training.mesh import gather, put_batch
-from training.step import State, StepOptions, TrainingProgram
+from training.step import State, TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
@@ -74,12 +74,11 @@ flags.mark_flag_as_required("config")
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
-  typed = command.typed_fields()
   signals.resume_hint = functools.partial(resume_hint, folder)
   memory.keep()
   compiler.keep_programs()
   processes.start()
-  validate(config, num_devices=jax.device_count(), typed=typed)
+  validate(config, num_devices=jax.device_count())
   check_data(config.data)
   allow_changes = _ALLOW_CHANGED_CONFIG.value
   changed = processes.on_first(
@@ -97,7 +96,7 @@ def main():
     checkpoints = held.enter_context(
       Checkpoints(folder, keep=config.train.keep_checkpoints)
     )
-    run = prepare(config, folder, typed=typed)
+    run = prepare(config, folder)
     added = f"; XLA_FLAGS has {flags_added}" if flags_added else ""
     processes.print_on_first(f"{run.computation}{added}\n")
     program = make_program(run)
@@ -129,7 +128,7 @@ def make_program(run: TrainingRun) -> TrainingProgram:
   rate      rises linearly, then falls; for packed rows, the recipe adjusts it or the
             betas, as `packing.adjust` says
   state     parameters, moments, step and dropout key; a step that is not finite ends the
-            run, or is skipped
+            run
   """
   config = run.config
   return TrainingProgram(
@@ -140,9 +139,7 @@ def make_program(run: TrainingRun) -> TrainingProgram:
     head=run.head,
     loss_unit=config.train.loss_unit,
     pair_loss=run.pair_loss(),
-    options=StepOptions(
-      accumulate=run.recipe.accumulation, skip_bad_steps=config.train.skip_bad_steps > 0
-    ),
+    accumulate=run.recipe.accumulation,
   )
 
 
@@ -157,9 +154,7 @@ def begin(
   Returns:
     The state, its step, and what else the checkpoint holds.
   """
-  restored = checkpoints.restore_newest(
-    program.abstract_state(), optimizer=run.config.optimizer.to_dict()
-  )
+  restored = checkpoints.restore_newest(program.abstract_state())
   # Read here, so that no copy of the parameters remains during training.
   params = run.initial_params() if restored is None else None
   processes.print_on_first("compiling ...")
@@ -197,7 +192,6 @@ def train(
     with (
       Recorder(
         run.folder,
-        config,
         learning_rates=learning_rates(config, run.recipe),
         cost=cost,
         first_step=step,
@@ -210,7 +204,7 @@ def train(
 
       def save():
         record.check()
-        resumable = {"config": config.to_dict(), **record.state()}
+        resumable = record.state()
         with record.meter.paused():
           best = verdict.best_step if config.train.keep_best else None
           resumable |= {"input": batches.get_state()}
@@ -229,11 +223,10 @@ def train(
           on_devices = put_batch(batch, program.mesh)
         with record.meter.waiting_for("compute"):  # on a CPU, this may run the step at once
           state, values = program.train_step(state, on_devices)
-        signals.compiled = True
         record.end(step, batch["sequence_ids"], values)
         last, stopping = step == steps, processes.asked_to_stop(step)
 
-        if step % config.train.log_every == 0 or last:
+        if step % config.train.log_every == 0 or last or stopping:
           record.line(step, compilations=compilations.count(program.train_step_name))
         if step % config.train.eval_every == 0 or last:
           with record.meter.paused():
@@ -251,6 +244,8 @@ def train(
           break
       ended_early = step < steps and not verdict.ended
       if ended_early and step > saved_step:  # the stream ended
+        if step % config.train.log_every:
+          record.line(step, compilations=compilations.count(program.train_step_name))
         save()
       checkpoints.wait()
       if ended_early or stopping:
@@ -262,7 +257,6 @@ def train(
     "peak_flops_source": cost.peak.source,
     "seconds": seconds,
     "steps": int(state["step"]),
-    "skipped_steps": int(state["skipped"]),
     "parameters": count_parameters(params),
     "parameters_digest": processes.on_first(lambda: parameters_digest(params)),
   }

@@ -132,8 +132,6 @@ def get_config() -> ConfigDict:
   config.train.batch_size = 32  # sequences a step without packing, over all devices
   config.train.micro_batch_size = 0  # rows computed at once; 0: all rows of a step
   config.train.fsdp = 1  # devices that share one copy of parameters and optimizer state
-  # Skip at most this many non-finite steps in a row; 0: the first ends the run.
-  config.train.skip_bad_steps = 0
   config.train.steps = 1000  # steps without packing
   config.train.duration = ""  # instead of steps, such as "3 epochs" or "1e6 sequences"
   config.train.log_every = 20  # in steps with packing

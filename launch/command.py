@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import jax
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from launch.fields import read_config
 from model import AttentionError, weights
@@ -70,11 +69,6 @@ def run(
       signals.leave()
 
   app.run(guarded, flags_parser=parse)
-
-
-def typed_fields() -> list[str]:
-  """The fields of --config that the command line sets."""
-  return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
 def _explain(error: Exception, argv: list[str]) -> str:

@@ -21,24 +21,16 @@ class Computation(NamedTuple):
   Attributes:
     config: the model's, with the names of a dtype and an implementation of attention.
     why: why these, in words.
-    begun: the implementation that the run began with, if this one is only in its place.
   """
 
   config: model.ModelConfig
   why: str
-  begun: str = ""
 
   def __str__(self) -> str:
     return (
       f"computing in {self.config.dtype.name} with attention_impl="
       f"{self.config.attention_impl}: {self.why}"
     )
-
-  @property
-  def to_keep(self) -> model.ModelConfig:
-    """The config that a later start of the run goes by."""
-    began = self.begun or self.config.attention_impl
-    return dataclasses.replace(self.config, attention_impl=began)
 
   def check_all_processes(self):
     """Raises Stopped if process 0 computes in another way: devices would wait for ever."""
@@ -73,10 +65,7 @@ def of_run(
   *,
   begun: model.ModelConfig | None,
 ) -> Computation:
-  """The same for a run: what it began with, or for a new run what is fastest here.
-
-  A resumed run keeps its dtype. It keeps its implementation of attention if this device has
-  it.
+  """The same for a run; one that resumes keeps its dtype, whatever the device.
 
   Args:
     config: the run's config.
@@ -89,12 +78,4 @@ def of_run(
   lengths = {row_length(config), config.data.max_sequence_length}
   if begun and config.model.dtype == "auto":
     model_config = dataclasses.replace(model_config, dtype=begun.dtype)
-  if begun is None or config.model.attention_impl != "auto":
-    return of(model_config, lengths)
-  before = dataclasses.replace(model_config, attention_impl=begun.attention_impl)
-  try:
-    return of(before, lengths)._replace(why="as the run began")
-  except model.AttentionError as error:
-    other = of(model_config, lengths)
-    why = f"the run began with {begun.attention_impl}, but {error} {other.why}"
-    return other._replace(why=why, begun=begun.attention_impl)
+  return of(model_config, lengths)

@@ -141,18 +141,13 @@ def _settings(fields: Mapping) -> DatasetSettings:
 
 
 def make_held_out(
-  config: ConfigDict,
-  dataset: PreparedDataset,
-  *,
-  plans: Mapping[str, packing.Plan] | None = None,
-  pooling: str = "",
+  config: ConfigDict, dataset: PreparedDataset, *, pooling: str = ""
 ) -> list[HeldOut]:
   """The held-out sets that a run is evaluated on; of their rows, this process's.
 
   Args:
     config: of the run.
     dataset: its dataset.
-    plans: from `read_plans`; missing plans are made.
     pooling: of the vectors of pairs.
 
   Raises:
@@ -169,8 +164,7 @@ def make_held_out(
         store, row_length=config.data.max_sequence_length, batch_size=_batch_size(config)
       )
     else:
-      plan = (plans or {}).get(name)
-      loader = make_loader(config, store, dataset.vocabulary, plan=plan)
+      loader = make_loader(config, store, dataset.vocabulary)
     loader = loader.for_process(jax.process_index(), jax.process_count())
     has_score = task != "text" and not is_masked(task)
     sets.append(

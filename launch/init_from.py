@@ -31,10 +31,6 @@ _WEIGHTS_FIELDS = (
   "local_base",
   "pooling",
 )
-_SHAPES = (
-  *("FAMILY", *LAYER_SIZES, "global_base", "next_sentence"),
-  *("num_labels", "positions"),
-)
 _CLASSIFIERS = "sequence_classification", "token_classification"
 # Parameters that heads add to the encoder, in the order of computation.
 _HEAD = (
@@ -218,7 +214,7 @@ def run_model_config(
 
   Raises:
     WeightsError: the run has checkpoints, but no `model.json` beside them.
-    ConfigError: the sizes of the config differ from those of the checkpoints.
+    ConfigError: its attention cannot be computed here.
   """
   begun = weights.read_description(workdir).config if weights.steps(workdir) else None
   sizes = begun or (stored.config if stored else None)
@@ -238,13 +234,6 @@ def run_model_config(
     longest = max(config.data.max_sequence_length, sizes.max_position_embeddings)
     return dataclasses.replace(made, max_position_embeddings=longest)
   check_attention(config, made)
-  for name in _SHAPES:
-    there, here = (getattr(x, name, None) for x in (begun, made))
-    if there != here:
-      raise ConfigError(
-        f"{workdir} holds checkpoints of a model with {name.lower()} {there}; the config "
-        f"has {here}. Give the same config.model, or another --workdir."
-      )
   return made
 
 

@@ -1,10 +1,8 @@
-"""The plans of a run: made once from its config, and kept in its folder."""
+"""The plans of a run; that of its training is made once, and kept in its folder."""
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -17,7 +15,7 @@ from pipeline.batches.plans import ONLINE, online_plan
 from training import processes
 from training.errors import Stopped
 
-PLANS = "plans"  # folder of the plans in a run's folder
+KEPT = pathlib.Path("plans", "train.json")  # in a run's folder
 ALGORITHMS = (*packing.ALGORITHMS, ONLINE)
 
 
@@ -69,111 +67,50 @@ def _problem(
 
 
 def held_out_stores(dataset: PreparedDataset) -> dict[str, SequenceStore]:
-  """The sequences that a run is evaluated on, by the names of their plans."""
+  """The sequences that a run is evaluated on, by name."""
   stores = {"held_out": dataset.held_out}
   if dataset.mismatched is not None:
     stores["mismatched"] = dataset.mismatched
   return stores
 
 
-def kept_plans(
-  config: ConfigDict, dataset: PreparedDataset, workdir: pathlib.Path, *, begun: bool
-) -> dict[str, packing.Plan]:
-  """The plans in a run's folder, `plans/train.json` and so on.
+def kept_plan(
+  config: ConfigDict, store: SequenceStore, workdir: pathlib.Path, *, begun: bool
+) -> packing.Plan:
+  """The plan of the training sequences, `plans/train.json` in a run's folder.
 
-  Process 0 makes those that are missing, and all processes read them.
+  Process 0 makes it if it is missing, and all processes read it.
 
   Args:
     config: the config of the run.
-    dataset: its dataset.
+    store: the training sequences.
     workdir: its folder.
-    begun: whether the run has begun. If not, plans in the folder belong to another run and
-      are replaced.
+    begun: whether the run has begun. If not, a plan in the folder belongs to another run
+      and is replaced.
 
   Raises:
-    InputError: a kept plan is damaged, or was made for another dataset or packing.
-    Stopped: this process reads other plans than process 0.
+    InputError: a kept plan is damaged, or was made for another dataset.
+    Stopped: this process reads another plan than process 0.
   """
+  path = workdir / KEPT
 
   def keep():
-    for name, store in _stores(config, dataset).items():
-      path = _path(workdir, name)
-      if not (begun and path.exists()):
-        path.parent.mkdir(exist_ok=True)
-        make_plan(config, store).save(path)
-      elif other := _read(path, config, store)[1]:
-        fields = ", ".join(f"packing.{name}={value}" for name, value in other.items())
-        raise InputError(
-          f"{path} was made with {fields}, and a run keeps its plan. Restore the config's "
-          "packing fields, or give another --workdir."
-        )
+    if not (begun and path.exists()):
+      path.parent.mkdir(exist_ok=True)
+      make_plan(config, store).save(path)
 
   processes.on_first(keep)
-  plans = read_plans(config, dataset, workdir)
-  digests = {name: plan_sha256(plan) for name, plan in plans.items()}
-  if digests != processes.on_first(lambda: digests):
-    raise Stopped(
-      f"The plans that this process reads in {workdir} differ from those of process 0. "
-      "Give all processes the same folder as --workdir."
-    )
-  return plans
-
-
-def read_plans(
-  config: ConfigDict,
-  dataset: PreparedDataset,
-  workdir: str | pathlib.Path,
-  *,
-  held_out_only: bool = False,
-) -> dict[str, packing.Plan]:
-  """The plans in a run's folder, by `train`, `held_out` and `mismatched`.
-
-  Plans that are missing or were made with other packing fields than the config's are left
-  out. With `held_out_only`, so is the training plan.
-
-  Raises:
-    InputError: a plan is damaged or was made for another dataset.
-  """
-  plans = {}
-  stores = _stores(config, dataset)
-  if held_out_only:
-    del stores["train"]
-  for name, store in stores.items():
-    if (path := _path(workdir, name)).exists():
-      plan, other = _read(path, config, store)
-      if not other:
-        plans[name] = plan
-  return plans
-
-
-def _stores(config: ConfigDict, dataset: PreparedDataset) -> dict[str, SequenceStore]:
-  """The stores that have plans. Text is evaluated in windows, without a plan."""
-  held_out = {} if config.data.task == "text" else held_out_stores(dataset)
-  return {"train": dataset.train} | held_out
-
-
-def _path(workdir: str | pathlib.Path, name: str) -> pathlib.Path:
-  return pathlib.Path(workdir) / PLANS / f"{name}.json"
-
-
-def _read(path: pathlib.Path, config, store) -> tuple[packing.Plan, dict[str, Any]]:
-  """A kept plan, and the packing fields in which it differs from the config."""
-  histogram, algorithm, depth, row_length = _problem(config, store)
   try:
-    plan = packing.load_plan(path, histogram=histogram)
+    plan = packing.load_plan(path, histogram=_problem(config, store)[0])
   except InputError as error:
     raise InputError(
       f"{error} Restore the file, or delete it: train.py makes the plan again, and resumes "
       "if it is the same."
     ) from error
-  of_plan = plan.max_sequences_per_pack
-  geometry = Geometry.for_histogram(
-    histogram,
-    row_length=row_length,
-    max_sequences_per_pack=of_plan if depth == "auto" else depth,
-  )
-  made_with = {"algorithm": plan.algorithm} | dataclasses.asdict(plan.geometry)
-  wanted = {"algorithm": algorithm} | dataclasses.asdict(geometry)
-  return plan, {
-    name: made_with.get(name) for name in wanted if made_with.get(name) != wanted[name]
-  }
+  digest = plan_sha256(plan)
+  if digest != processes.on_first(lambda: digest):
+    raise Stopped(
+      f"The plan that this process reads in {workdir} differs from that of process 0. "
+      "Give all processes the same folder as --workdir."
+    )
+  return plan

@@ -43,8 +43,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
   ),
   "0 or more": (
     lambda x: x >= 0,
-    "packing.max_sequences_per_pack train.throughput_rounds train.skip_bad_steps "
-    "train.patience",
+    "packing.max_sequences_per_pack train.throughput_rounds train.patience",
   ),
   "a fraction in [0, 1)": (lambda x: 0 <= x < 1, "train.target_mlm_accuracy"),
   "a fraction in [0, 1]": (lambda x: 0 <= x <= 1, "optimizer.decay_share"),
@@ -95,13 +94,12 @@ def check_fields(config: ConfigDict):
     )
 
 
-def validate(config: ConfigDict, *, num_devices: int, typed: Collection[str] = ()):
+def validate(config: ConfigDict, *, num_devices: int):
   """Refuses values that would fail or mislead later.
 
   Args:
     config: a config with the fields of `configs/base.py`.
     num_devices: devices that share a batch.
-    typed: fields set on the command line or by a sweep.
 
   Raises:
     ConfigError: names the field, its value and what was expected.
@@ -118,7 +116,7 @@ def validate(config: ConfigDict, *, num_devices: int, typed: Collection[str] = (
   rules.check_data()
   rules.check_packing()
   rules.check_training(num_devices)
-  check_recipe(config, num_devices=num_devices, typed=typed)
+  check_recipe(config, num_devices=num_devices)
 
 
 class _Rules:

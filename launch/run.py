@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from ml_collections import ConfigDict
 import packing
 from launch import computation, init_from, workdir
 from launch.data import make_held_out, make_loader, prepare_dataset, read_batches
-from launch.plans import kept_plans
+from launch.plans import KEPT, kept_plan
 from launch.recipe import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
@@ -44,7 +43,7 @@ class TrainingRun:
   config: ConfigDict
   folder: pathlib.Path
   dataset: PreparedDataset
-  plans: dict[str, packing.Plan]
+  plan: packing.Plan  # for the training sequences
   unpacked_recipe: Recipe
   recipe: Recipe
   mesh: Mesh
@@ -61,11 +60,6 @@ class TrainingRun:
   def model(self) -> ModelConfig:
     """The model's config, with the names of a dtype and an implementation of attention."""
     return self.computation.config
-
-  @property
-  def plan(self) -> packing.Plan:
-    """The plan for the training sequences."""
-    return self.plans["train"]
 
   def loader(self, plan: packing.Plan) -> RowLoader:
     """A loader of a plan's batches; it makes this process's rows of them."""
@@ -86,7 +80,7 @@ class TrainingRun:
   def held_out(self) -> list[HeldOut]:
     """This process's part of what the run is evaluated on."""
     mode = self.pooling.mode if self.pooling else ""
-    return make_held_out(self.config, self.dataset, plans=self.plans, pooling=mode)
+    return make_held_out(self.config, self.dataset, pooling=mode)
 
   def pair_loss(self) -> PairLoss:
     """The loss of a run of pairs; others do not use it."""
@@ -156,7 +150,7 @@ class TrainingRun:
     try:
       batches.set_state(position)
     except packing.InputError as error:
-      source = self.config.data.stream or self.folder / "plans" / "train.json"
+      source = self.config.data.stream or self.folder / KEPT
       raise ConfigError(
         f"{source} does not fit the checkpoint of step {step}. {error} Or give another "
         "--workdir."
@@ -169,7 +163,7 @@ class TrainingRun:
     by_json = dataset.tokenizer.by_json
     weights.describe(
       self.folder,
-      self.computation.to_keep,
+      self.model,
       head=self.head,
       vocabulary=weights.Vocabulary(tuple(dataset.vocabulary), by_json=by_json),
       labels=dataset.labels,
@@ -188,15 +182,12 @@ class TrainingRun:
     return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
 
 
-def prepare(
-  config: ConfigDict, folder: pathlib.Path, *, typed: Collection[str]
-) -> TrainingRun:
-  """Prepares the dataset, the plans, the recipe and the model, and prints them.
+def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
+  """Prepares the dataset, the plan, the recipe and the model, and prints them.
 
   Args:
     config: the run's config, checked.
     folder: the run's folder.
-    typed: fields set on the command line.
 
   Raises:
     InputError: they cannot be made, or do not fit what the folder holds.
@@ -209,8 +200,7 @@ def prepare(
     pooling = init_from.pooling_of(config, weights.open_folder(folder) if begun else stored)
   dataset = processes.on_first_then_others(lambda: prepare_dataset(config))
   processes.on_first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
-  plans = kept_plans(config, dataset, folder, begun=workdir.has_begun(folder))
-  plan = plans["train"]
+  plan = kept_plan(config, dataset.train, folder, begun=workdir.has_begun(folder))
   say(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
@@ -231,7 +221,6 @@ def prepare(
     config,
     packing_factor=plan.packing_factor,
     num_devices=mesh.size,
-    typed=typed,
     **counts,
   )
   say(f"{table(before, recipe)}\n")
@@ -254,7 +243,7 @@ def prepare(
     config=config,
     folder=folder,
     dataset=dataset,
-    plans=plans,
+    plan=plan,
     unpacked_recipe=before,
     recipe=recipe,
     mesh=mesh,

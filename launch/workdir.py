@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 
 from launch.fields import base_config, flat
 from model import hf, weights
-from model.files import parse_json
 from packing.files import read_json, write_json
 from training.errors import ConfigError
 
@@ -25,6 +24,12 @@ FILE = pathlib.Path(__file__)
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
 _WITHOUT_EFFECT = ("train.trackers",)  # fields that change no result
+# What a run that has begun cannot change: its model, its plan and its optimizer's state.
+_FIXED = "model.", "packing.", "optimizer.name"
+_NOT_FIXED = (
+  *("model.attention_impl", "model.remat", "model.dtype", "model.init_from"),
+  *("model.dropout_rate", "model.attention_dropout_rate", "packing.adjust"),
+)
 
 
 def is_run(workdir: str | pathlib.Path) -> bool:
@@ -49,13 +54,19 @@ def check(
     Whether the config differs.
 
   Raises:
-    ConfigError: the folder belongs to a run with another config, or is not writable.
+    ConfigError: the folder belongs to a run with another config, one with `allow_changes`
+      in a field that cannot change, or it is not writable.
   """
   workdir, changes = pathlib.Path(workdir), ""
   if has_begun(workdir):
     if not allow_changes:
       check_same(workdir, config)
-    elif changes := differences(workdir, config):
+    if fixed := differences(workdir, config, groups=_FIXED, ignore=_NOT_FIXED):
+      raise ConfigError(
+        f"{workdir} holds a run of another model, packing or optimizer: {fixed}. Give the "
+        "same ones, or another --workdir."
+      )
+    if changes := differences(workdir, config):
       print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
   elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
     raise ConfigError(
@@ -72,12 +83,7 @@ def check(
 
 def has_begun(workdir: str | pathlib.Path) -> bool:
   """Whether a run was recorded in the folder; Hugging Face has a `config.json`, too."""
-  path = pathlib.Path(workdir) / _CONFIG
-  try:
-    content = parse_json(path.read_bytes())
-  except (OSError, ValueError):
-    return path.exists()  # a damaged file is reported when it is read
-  return not isinstance(content, dict) or "architectures" not in content
+  return all((pathlib.Path(workdir) / name).exists() for name in (_DATASET, _CONFIG))
 
 
 @contextlib.contextmanager
@@ -163,10 +169,7 @@ def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
     InputError: it was started with another dataset, or `dataset.json` is damaged.
   """
   path = pathlib.Path(workdir) / _DATASET
-  what = (
-    "the digests of the run's dataset. Restore it; or remove it, if config.data.directory "
-    "still holds that dataset"
-  )
+  what = "the digests of the run's dataset. Restore it, or give another --workdir"
   if path.exists() and read_json(path, what=what) != dataset:
     raise ConfigError(
       f"{workdir} holds a run on another dataset: config.data.directory was prepared again "
@@ -178,7 +181,7 @@ def differences(
   workdir: str | pathlib.Path,
   config: ConfigDict,
   *,
-  groups: tuple[str, ...] = (),
+  groups: tuple[str, ...] = ("",),
   ignore: tuple[str, ...] = (),
 ) -> str:
   """The fields in which a config differs from that of a run, in words; "" for none.
@@ -186,7 +189,7 @@ def differences(
   Args:
     workdir: the run's folder.
     config: the config to compare with its `config.json`.
-    groups: groups of fields to compare; () for all.
+    groups: how the names of fields to compare begin.
     ignore: fields not to compare, such as "model.remat". `train.trackers` is never
       compared, since it changes no result.
 
@@ -198,7 +201,7 @@ def differences(
     f"{name} was {stored.get(name)!r} and is now {expected.get(name)!r}"
     for name in sorted(stored.keys() | expected.keys())
     if stored.get(name) != expected.get(name)
-    and (not groups or name.split(".")[0] in groups)
+    and name.startswith(groups)
     and name not in (*ignore, *_WITHOUT_EFFECT)
   )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from packing.files import NotWritten, parse_json, whole_file, write_json, write_text
 
@@ -13,7 +13,6 @@ __all__ = [
   "NotWritten",
   "check_new_folder",
   "parse_json",
-  "read_lines",
   "whole_file",
   "whole_folder",
   "write_json",
@@ -59,31 +58,3 @@ def check_new_folder(directory: str | pathlib.Path):
   directory = pathlib.Path(directory)
   if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
     raise FileExistsError(f"{directory} is not a new or empty folder. Choose another.")
-
-
-def read_lines(
-  path: str | pathlib.Path, *, names: Collection[str] = ()
-) -> list[dict | None]:
-  """The lines of a JSON-lines file, without an unfinished last line.
-
-  Args:
-    path: path of the file; a missing file has no lines.
-    names: fields, besides `step`, that must be numbers in each line.
-
-  Returns:
-    An object for each line; None for a damaged line.
-  """
-  path = pathlib.Path(path)
-  lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-  return [_parse(line, ("step", *names)) for line in lines]
-
-
-def _parse(line: bytes, names: Collection[str]) -> dict | None:
-  try:
-    found = parse_json(line)
-  except ValueError:
-    return None
-  is_whole = isinstance(found, dict) and all(
-    isinstance(found.get(name), int | float) for name in names
-  )
-  return found if is_whole else None

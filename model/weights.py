@@ -23,14 +23,14 @@ from orbax.checkpoint import v1 as ocp
 
 from model.blocks import Transformer
 from model.config import BertConfig, ModelConfig
-from model.files import parse_json, read_lines, write_json, write_text
-from model.models import CONFIGS, MODELS, abstract_model, metric_of, model_of
+from model.files import parse_json, write_json, write_text
+from model.models import CONFIGS, MODELS, abstract_model, model_of
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
 PARAMS = "params"  # the part of a checkpoint that holds the parameters
 METADATA = "_CHECKPOINT_METADATA"  # Orbax's file of a checkpoint, written last
-_BEST = "best"  # a value of --step
+BEST = "best"  # a value of --step, and the field of that step in the metadata
 _EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
 _MOST_COMPRESSED = 1000  # bytes of parameters, which are noise, that a byte can hold
 # What Orbax and TensorStore raise for damaged files.
@@ -228,52 +228,43 @@ def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> Cho
       for the rule.
 
   Raises:
-    WeightsError: `wanted` is something else, the run has not been evaluated, its best
-      checkpoint is not kept, or `config.json` or `eval.jsonl` is damaged.
+    WeightsError: `wanted` is something else, the run keeps no best checkpoint, or the
+      newest is damaged.
   """
-  directory = pathlib.Path(directory)
-  if wanted not in (None, _BEST):
+  folder = pathlib.Path(directory).absolute() / CHECKPOINTS
+  if wanted not in (None, BEST):
     if not wanted.isdecimal():
-      raise WeightsError(f"--step is {wanted!r}; expected a number, or {_BEST}.")
+      raise WeightsError(f"--step is {wanted!r}; expected a number, or {BEST}.")
     return ChosenStep(int(wanted), "by --step")
   saved = steps(directory)
   newest = max(saved, default=None)
-  if wanted is None and not _keeps_best(directory):
-    return ChosenStep(newest, "the newest")
-  best = _best_step(directory)
-  if best is not None and best in saved:
+  best = None if newest is None else _saved_with(folder / str(newest)).get(BEST)
+  if best in saved:
     return ChosenStep(best, f"the best; the newest is {newest}")
   if wanted is None:
-    return ChosenStep(newest, "the newest; its best is not there")
+    return ChosenStep(newest, "the newest")
   raise WeightsError(
-    f"{directory} keeps no best step ({best}); there are "
+    f"{directory} keeps no best step, as train.keep_best does; there are "
     f"{', '.join(map(str, saved)) or 'none'}. Choose another --step."
   )
 
 
-def _keeps_best(directory: pathlib.Path) -> bool:
-  """Whether the config of the folder's run has `train.keep_best`; an import has none."""
-  path = directory / "config.json"
+def _saved_with(path: pathlib.Path) -> dict[str, Any]:
+  """What a run has written into a checkpoint's metadata; an import has nothing."""
+  with _explained(path):
+    return parse_json((path / METADATA).read_text())["custom_metadata"] or {}
+
+
+@contextlib.contextmanager
+def _explained(path: pathlib.Path) -> Iterator[None]:
+  """Reports what damaged files of a checkpoint raise as WeightsError."""
   try:
-    config = parse_json(path.read_bytes()) if path.exists() else {}
-    return bool(config.get("train", {}).get("keep_best"))
-  except (ValueError, AttributeError) as error:
+    yield
+  except _UNREADABLE as error:
     raise WeightsError(
-      f"{path} is damaged ({error}). Restore it, or choose a checkpoint with --step."
+      f"The parameters in {path} are damaged, or another model's: {beginning(error)} "
+      "Restore them, or choose another checkpoint with --step."
     ) from error
-
-
-def _best_step(directory: pathlib.Path) -> int | None:
-  """The first step with the best held-out metric; None before the first evaluation."""
-  path, metric = directory / "eval.jsonl", metric_of(read_description(directory).head)
-  values: dict[int, float] = {}
-  for number, line in enumerate(read_lines(path, names=[metric]), start=1):
-    if line is None:
-      raise WeightsError(
-        f"{path} is damaged in line {number}: expected step, {metric}. Delete the line."
-      )
-    values.setdefault(line["step"], line[metric])
-  return max(values, key=values.__getitem__, default=None)
 
 
 def open_folder(
@@ -292,7 +283,7 @@ def open_folder(
   """
   directory = pathlib.Path(directory)
   head, config, vocabulary, labels = read_description(directory)
-  # The one in the file is for the device of the run, which resumes by it.
+  # The one in the file is for the device of the run.
   config = dataclasses.replace(config, attention_impl="auto")
   check_vocabulary_size(directory, vocabulary, config)
   saved = steps(directory)
@@ -305,27 +296,17 @@ def open_folder(
     )
   path = directory.absolute() / CHECKPOINTS / str(step)
 
-  @contextlib.contextmanager
-  def explained() -> Iterator[None]:
-    try:
-      yield
-    except _UNREADABLE as error:
-      raise WeightsError(
-        f"The parameters in {path} are damaged, or another model's: {beginning(error)} "
-        "Restore them, or choose another checkpoint with --step."
-      ) from error
-
   def load() -> Params:
     abstract = abstract_params(config, head, sharding=sharding)
-    with explained():
+    with _explained(path):
       _check_bytes(path / PARAMS, abstract)
       read_through(path / PARAMS, abstract)
       return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
 
-  with explained():
-    saved_as = parse_json((path / METADATA).read_text())["custom_metadata"] or {}
-    if saved_as.get("step", step) != step:
-      raise ValueError(f"it was saved as step {saved_as['step']}.")
+  with _explained(path):
+    saved_as = _saved_with(path).get("step", step)
+    if saved_as != step:
+      raise ValueError(f"it was saved as step {saved_as}.")
     num_arrays = len(_array_names(path / PARAMS))
   check_layers(path, config, num_arrays)
   return StoredModel(directory, head, config, vocabulary, labels, step, load)

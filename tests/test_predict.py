@@ -253,23 +253,22 @@ def test_an_exported_directory_gives_the_same_answers(folders, answer, tmp_path)
 
 def test_a_run_answers_with_its_best_checkpoint_and_its_own_task(answer, tmp_path):
   """A run as train.py leaves it; the first of two checkpoints is the best."""
-  scores = {5: 0.9, 7: 0.5}
-  run = make_folder(tmp_path / "run", "classification", steps=scores)
+  run = make_folder(tmp_path / "run", "classification", steps=(5, 7))
   config = base.get_config()
   config.data.task, config.data.labels = "classification", ",".join(LABELS)
   config.data.source, config.data.max_sequence_length = "gone.jsonl", 11
-  config.train.keep_best = True
   (run / "config.json").write_text(json.dumps(config.to_dict()))
   (run / "dataset.json").write_text("{}")
-  lines = [{"step": step, "score": score} for step, score in scores.items()]
-  write_lines(run / "eval.jsonl", lines)
+  newest = run / "checkpoints" / "7" / "_CHECKPOINT_METADATA"
+  saved = json.loads(newest.read_text())
+  newest.write_text(json.dumps(saved | {"custom_metadata": {"best": 5, "step": 7}}))
 
   _, best, errors = answer(run, typed="a " * 20)
   assert f"predict.py: step 5 of {run} (the best; the newest is 7)\n" in errors
-  five, newest = (answer(run, "--step", n, typed="a " * 9)[1] for n in ("5", "7"))
-  assert best == five != newest  # cut to 11 tokens, as in training
-  (run / "eval.jsonl").unlink()
-  assert answer(run, typed="a " * 9)[1] == newest
+  five, last = (answer(run, "--step", n, typed="a " * 9)[1] for n in ("5", "7"))
+  assert best == five != last  # cut to 11 tokens, as in training
+  newest.write_text(json.dumps(saved))
+  assert answer(run, typed="a " * 9)[1] == last
   (run / "config.json").write_text('{"train": 3}')
   status, _, errors = answer(run, typed="a")
   assert (status, "config.json is damaged" in errors) == (2, True)

@@ -36,7 +36,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   metadata = workdir / "checkpoints" / str(STEPS) / "_CHECKPOINT_METADATA"
   saved = json.loads(metadata.read_text())["custom_metadata"]["input"]
   assert saved["plan"] == summary["plan_sha256"] == pipeline.plan_sha256(plan)
-  assert (workdir / "plans" / "held_out.json").exists()
+  assert (workdir / "plans" / "train.json").exists()
 
   lines = lines_of(workdir / "metrics.jsonl")
   assert [line["step"] for line in lines] == list(range(2, STEPS + 1, 2))

@@ -74,11 +74,11 @@ def test_a_run_stopped_by_a_signal_saves_and_says_so(folder, finished, sent, sta
   assert "Traceback" not in errors
   (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
   assert 2 <= saved < STEPS
-  assert lines_of(metrics)[-1]["step"] == saved - saved % 2  # steps of a line are whole
+  assert lines_of(metrics)[-1]["step"] == saved
 
   result = succeed(folder, name, *options)
   assert f"resuming from step {saved}" in result.stdout
-  assert_ends_as(workdir, finished[0], files=["metrics.jsonl"])
+  assert_ends_as(workdir, finished[0], files=[])
 
 
 @pytest.mark.slow
@@ -86,8 +86,8 @@ def test_ctrl_c_while_the_first_step_compiles_lets_it_end_and_saves_it(folder, r
   anew = programs.AS_USERS | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
   process = begin(folder, "compiling", **anew)
   request.addfinalizer(process.kill)
-  events = "compiling/tensorboard/events*"
-  programs.wait_for(process, lambda: any(folder.glob(events)))
+  begun = folder / "compiling" / "metrics.jsonl"
+  programs.wait_for(process, begun.exists)
   time.sleep(1)
   process.send_signal(signal.SIGINT)
   _, errors = process.communicate()
@@ -131,11 +131,10 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   more = f"--config.train.steps={STEPS + 2}"
   refused(folder, copy, f"train.steps was {STEPS} and is now {STEPS + 2}", more)
   for option, message in {
-    "optimizer.name=sgd": "belongs to another model or optimizer",
-    "optimizer.name=adamw": "optimizer.name is 'lamb', expected 'adamw'",
+    "optimizer.name=adamw": "optimizer.name was 'lamb' and is now 'adamw'",
     "train.micro_batch_size=3": "comes to 9 rows a step",
     "train.steps=8": f"comes to 8 steps; the run in {copy} has made {STEPS}",
-    "packing.max_sequences_per_pack=2": "train.json was made with packing",
+    "packing.max_sequences_per_pack=2": "packing.max_sequences_per_pack was ",
   }.items():
     refused(folder, copy, message, f"--config.{option}", CHANGED)
   path = copy / "plans" / "train.json"

@@ -45,7 +45,7 @@ def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   assert statuses == (128 + signal.SIGTERM, 130)  # the other one heard of it by SIGTERM
   (saved,) = (int(path.name) for path in (workdir / "checkpoints").glob("[0-9]*"))
   assert saved < STEPS
-  assert lines_of(metrics)[-1]["step"] == saved - saved % 2  # steps of a line are whole
+  assert lines_of(metrics)[-1]["step"] == saved
 
   (first, printed, errors), (second, silence, _) = outcome(pair("pair", *options))
   assert (first, second) == (0, 0), errors
@@ -58,7 +58,9 @@ def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   summary = summary_of(workdir)
   assert summary["devices"].startswith("4 x")
   assert (summary["processes"], summary["compilations"]) == (2, 1)
-  assert losses_of(workdir) == pytest.approx(losses_of(whole), rel=1e-3)
+  losses, ours = losses_of(whole), losses_of(workdir)
+  same = [step for step in losses if abs(step - saved) > 1]  # lines of the same steps
+  assert [ours[step] for step in same] == pytest.approx([losses[x] for x in same], rel=1e-3)
   ours, expected = (lines_of(x / "eval.jsonl")[-1]["loss"] for x in (workdir, whole))
   assert ours == pytest.approx(expected, rel=1e-3)
 

@@ -10,7 +10,7 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -110,7 +110,7 @@ class Checkpoints:
         self._checkpointer = ocp.training.Checkpointer(
           self._folder, preservation_policy=self._policy, cleanup_tmp_directories=True
         )
-      metadata = run | {"step": step, "fingerprint": fingerprint(state)}
+      metadata = run | {weights.BEST: best, "step": step, "fingerprint": fingerprint(state)}
       self._checkpointer.save_checkpointables_async(
         step, _parts(state), custom_metadata=metadata | {_SHA256: _sha256(metadata)}
       )
@@ -138,9 +138,7 @@ class Checkpoints:
         "same command again."
       ) from error
 
-  def restore_newest(
-    self, abstract_state: State, *, optimizer: Mapping[str, Any] | None = None
-  ) -> Restored | None:
+  def restore_newest(self, abstract_state: State) -> Restored | None:
     """Loads the newest intact checkpoint.
 
     A truncated, altered or renamed checkpoint is moved to `checkpoints/broken/`, with a
@@ -149,7 +147,6 @@ class Checkpoints:
     Args:
       abstract_state: shapes, types and shardings of the state. Devices and processes may
         differ from those that saved it.
-      optimizer: the fields of config.optimizer, to compare with those in the saved config.
 
     Returns:
       The checkpoint, or None if none has been saved.
@@ -160,8 +157,7 @@ class Checkpoints:
     """
     expected = _parts(abstract_state)
     while step := processes.on_first(lambda: max(self.steps, default=0)):
-      damage = functools.partial(self._damage, step, expected, optimizer or {})
-      why = processes.on_first(damage)
+      why = processes.on_first(functools.partial(self._damage, step, expected))
       if why is None:
         try:
           restored = self._load(step, expected)
@@ -201,13 +197,12 @@ class Checkpoints:
       raise ValueError("its metadata are damaged.") from error
     if not same:
       raise ValueError("its metadata, such as the place in the data, were changed.")
+    run.pop(weights.BEST)
     if str(step := run.pop("step")) != name:
       raise ValueError(f"it was saved as step {step}.")
     return run
 
-  def _damage(
-    self, step: int, expected: dict[str, Any], optimizer: Mapping[str, Any]
-  ) -> str | None:
+  def _damage(self, step: int, expected: dict[str, Any]) -> str | None:
     """Reads a whole checkpoint; returns what is wrong with it, or None.
 
     Raises:
@@ -216,13 +211,7 @@ class Checkpoints:
     """
     path = self._folder / str(step)
     try:
-      there = self._read_run(str(step)).get("config", {}).get("optimizer", {})
-      # Two optimizers may have arrays of the same names and shapes.
-      here = optimizer.get("name")
-      if there.get("name", here) != here:
-        raise weights.OtherArrays(
-          f"optimizer.name is {there['name']!r}, expected {here!r}."
-        )
+      self._read_run(str(step))
       for part, arrays in expected.items():
         weights.read_through(path / part, arrays)
     except weights.OtherArrays as error:

@@ -14,7 +14,7 @@ from training import memory
 # gradients of GELU and LayerNorm to memory as float32. Without that, a step of BERT-base
 # takes 3 % less time on an H200 (docs/speed.md).
 _GPU_FLAGS = ("--xla_allow_excess_precision=false",)
-_MOST, _MOST_BYTES = 1000, 4 * 2**30  # entries, and bytes of all
+_MOST_BYTES = 2**30  # of all programs; at each write, JAX looks at all of them
 
 
 def set_flags() -> str:
@@ -39,7 +39,7 @@ def set_flags() -> str:
 def keep_programs():
   """Keeps compiled programs in `~/.cache/isopack`, or in JAX_COMPILATION_CACHE_DIR if set.
 
-  The oldest are removed beyond 1,000 programs or 4 GiB; not from the user's own folder.
+  The least recently used are removed beyond 1 GiB; not from the user's own folder.
   JAX_ENABLE_COMPILATION_CACHE=false keeps none.
   """
   import jax  # here, since `set_flags` comes before
@@ -62,27 +62,13 @@ def keep_programs():
 
 
 def _clean(folder: pathlib.Path):
-  """Makes the folder, and removes half-written entries and the oldest beyond `_MOST`.
+  """Makes the folder, and removes entries that a killed process left half written.
 
-  JAX writes the time of an entry after the entry itself, so what a killed process left half
-  written has none. At each write, JAX looks at all entries.
+  JAX writes the time of an entry after the entry itself, and fails where one is missing.
   """
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   with tempfile.TemporaryFile(dir=folder):  # raises if the folder cannot be written
     pass
-  times = {path.name.removesuffix("-atime"): path for path in folder.glob("*-atime")}
-  oldest = sorted(times, key=lambda name: -_time_of(times[name]))[_MOST:]
   for entry in folder.glob("*-cache"):
-    name = entry.name.removesuffix("-cache")
-    if name not in times or name in oldest:
+    if not entry.with_name(f"{entry.name.removesuffix('-cache')}-atime").exists():
       entry.unlink(missing_ok=True)
-  for name in oldest:
-    times[name].unlink(missing_ok=True)
-
-
-def _time_of(path: pathlib.Path) -> float:
-  """When a file was written; 0 if another process has removed it."""
-  try:
-    return path.stat().st_mtime
-  except FileNotFoundError:
-    return 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.nnx as nnx
 import jax
@@ -59,37 +59,24 @@ class ModelProgram:
     return losses.per_sequence(outputs, batch), logits
 
 
-class StepOptions(NamedTuple):
-  """How a step is computed.
-
-  Attributes:
-    accumulate: micro-batches per step. Their losses and gradients are summed and divided
-      by the counts of the whole batch, so the step equals that of the whole batch. The
-      batch size must be a multiple of `accumulate` times the number of devices.
-    skip_bad_steps: whether a step whose loss, gradient or parameters are not finite is
-      skipped; otherwise the step is applied and only flagged in `finite`.
-  """
-
-  accumulate: int = 1
-  skip_bad_steps: bool = False
-
-
-_PLAIN, _PAIRS = StepOptions(), losses.PairLoss()
+_PAIRS = losses.PairLoss()
 
 
 class TrainingProgram(ModelProgram):
   """A model and its optimizer as compiled functions of a state and a batch.
 
   The state is a dictionary: `params`; `optimizer`, Optax's state; `step`, the number of
-  steps so far, skipped ones included; `key`, the random key of dropout; and `skipped`, the
-  number of steps that were not finite and changed neither parameters nor optimizer.
+  steps so far; and `key`, the random key of dropout. A step whose loss, gradient or
+  parameters are not finite is applied, and flagged in `finite`.
 
   Args:
     config, mesh, head: as for `ModelProgram`; the whole state is split along `fsdp`.
     optimizer: an Optax transformation.
     seed: of the initial parameters and of dropout.
     loss_unit: the unit that has equal weight in the loss; a key of `model.LOSS_UNITS`.
-    options: micro-batches, and what happens to bad steps.
+    accumulate: micro-batches per step. Their losses and gradients are summed and divided
+      by the counts of the whole batch, so the step equals that of the whole batch. The
+      batch size must be a multiple of `accumulate` times the number of devices.
     pair_loss: the loss of the head "encoder", over all texts of a step.
 
   Raises:
@@ -105,7 +92,7 @@ class TrainingProgram(ModelProgram):
     seed: int,
     head: str = "pretraining",
     loss_unit: str = "sequence",
-    options: StepOptions = _PLAIN,
+    accumulate: int = 1,
     pair_loss: losses.PairLoss = _PAIRS,
   ):
     super().__init__(config, mesh=mesh, head=head)
@@ -116,7 +103,7 @@ class TrainingProgram(ModelProgram):
     self._optimizer = optimizer
     self._seed = seed
     self._loss_unit, self._pair_loss = loss_unit, pair_loss
-    self._accumulate, self._skip_bad_steps = options
+    self._accumulate = accumulate
     self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
     self._shardings = split_state(mesh, self._abstract)
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
@@ -169,7 +156,6 @@ class TrainingProgram(ModelProgram):
       "optimizer": self._optimizer.init(params),
       "step": jnp.zeros((), jnp.int32),
       "key": jax.random.key_data(jax.random.key(self._seed)),
-      "skipped": jnp.zeros((), jnp.int32),
     }
 
   def _train_step(self, state: State, batch: Batch) -> tuple[State, dict[str, Any]]:
@@ -180,6 +166,7 @@ class TrainingProgram(ModelProgram):
     new_state = state | {
       "params": optax.apply_updates(state["params"], updates),
       "optimizer": optimizer_state,
+      "step": state["step"] + 1,
     }
     gradient_norm = norm(gradients)
     parameter_norm = norm(new_state["params"])
@@ -190,19 +177,8 @@ class TrainingProgram(ModelProgram):
       "gradient_norm": losses.Total(gradient_norm, one),
       "parameter_norm": losses.Total(parameter_norm, one),
     }
-    found = totals
-    if self._skip_bad_steps:
-      new_state, totals = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old),
-        (new_state, totals),
-        (state, jax.tree.map(jnp.zeros_like, totals)),
-      )
-      new_state["skipped"] = state["skipped"] + jnp.where(finite, 0, 1)
-    new_state["step"] = state["step"] + 1
     counts = {
-      "found": found,
       "finite": finite,
-      "skipped": new_state["skipped"],
       "sequences": _num_sequences(batch),
       "real_tokens": _real_tokens(batch),
     }

@@ -7,7 +7,6 @@ it imports JAX.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -25,21 +24,19 @@ class Signals:
   """Handles Ctrl-C and SIGTERM.
 
   The training loop checks `heard` after each step, saves and ends. Before and after the
-  loop there is nothing to save: the signal raises `KeyboardInterrupt`, or, if the main
-  thread is compiling and runs no Python, ends the process after two seconds. A second
-  Ctrl-C ends the process at once.
+  loop there is nothing to save: the signal raises `KeyboardInterrupt`. If the main thread
+  is compiling and runs no Python, or a library or Python's garbage collector drops the
+  exception, the process ends after two seconds. A second Ctrl-C ends it at once.
 
   Attributes:
     heard: the number of the first signal; None until one arrives.
     resume_hint: returns a sentence that says where the same command would resume. While it
       is None, before the program begins, a signal ends the process at once.
-    compiled: whether a step has run, so that the next one need not compile.
   """
 
   def __init__(self):
     self.heard: int | None = None
     self.resume_hint: Callable[[], str] | None = None
-    self.compiled = False
     self._deferred = False
 
   def listen(self):
@@ -83,14 +80,13 @@ class Signals:
 
   def _handle(self, number: int, frame: types.FrameType | None):
     """Runs in the main thread, as soon as that runs Python."""
+    del frame
     is_first, self.heard = self.heard is None, self.heard or number
     if self.resume_hint is None:
       self.leave()
     elif self._deferred and number == signal.SIGINT:
       signal.raise_signal(signal.SIGTERM)  # JAX passes it on to the other processes
     elif is_first and not self._deferred:
-      if frame and any(frame.f_code is _code_of(callback) for callback in gc.callbacks):
-        self.leave()  # Python drops what a callback of its garbage collector raises
       raise KeyboardInterrupt
 
   def _watch(self, read: int):
@@ -106,10 +102,9 @@ class Signals:
         late.daemon = True
         late.start()
       elif interrupts == 1 and number[0] == signal.SIGINT:
-        first = "" if self.compiled else ", which has to compile first"
         _say(
-          f"Finishing this step to save it{first}. Ctrl-C again exits at once, without "
-          "saving."
+          "Finishing this step to save it; the first one compiles. Ctrl-C again exits at "
+          "once, without saving."
         )
 
   def _leave_unless_deferred(self, number: int):
@@ -117,10 +112,6 @@ class Signals:
     if not self._deferred:
       self.heard = self.heard or number
       self.leave()
-
-
-def _code_of(function: Callable) -> types.CodeType | None:
-  return getattr(function, "__code__", None)
 
 
 def _say(text: str):

@@ -45,6 +45,7 @@ _REMOVED = {
   **{"keep_memory": True, "length_multiple": 1, "separator_tokens": 0},
   **{"doc_stride": 128, "max_question_length": 64, "loader_workers": 0},
   **{"assignment": "fresh", "pooling": "cls", "profile": 0, "vocab_multiple": 1},
+  **{"skip_bad_steps": 0},
 }
 # Pairs of runs are compared to the last digits, whatever device a machine has.
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}

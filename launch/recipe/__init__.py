@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -23,9 +22,7 @@ from training.errors import ConfigError
 # Ways to adjust to rows that hold `packing_factor` times as many sequences.
 ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
 
-_MOST_ROUNDING = 0.25  # largest change of the sequences per step by rounding the rows
 _SHORT_WARMUP = 0.1  # fraction of the steps, if the config's warm-up outlasts the run
-_WARMUP = ("optimizer.warmup_steps", "optimizer.warmup")
 
 _DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
 
@@ -140,18 +137,16 @@ def unpacked(
   *,
   num_sequences: int | None = None,
   num_tokens: int | None = None,
-  typed: Collection[str] = (),
 ) -> Recipe:
   """The recipe of a config without packing, with its durations converted to steps.
 
   A warm-up that would outlast the run is shortened to a tenth of the steps, so that any
-  config can be tried with few steps. If the user set it, it is refused instead.
+  config can be tried with few steps.
 
   Args:
     config: the run's config.
     num_sequences: sequences in the dataset; needed for durations in epochs.
     num_tokens: real tokens in the dataset.
-    typed: fields set on the command line or by a sweep.
 
   Raises:
     ConfigError: the config has a value that no recipe can have.
@@ -174,7 +169,7 @@ def unpacked(
 
   steps = in_steps("train.duration", train.duration, train.steps)
   warmup = asked = in_steps("optimizer.warmup", opt.warmup, opt.warmup_steps)
-  if 0 < steps <= asked and not set(typed) & set(_WARMUP):
+  if 0 < steps <= asked:
     warmup = int(steps * _SHORT_WARMUP)
   return Recipe(
     rows=rows,
@@ -260,7 +255,6 @@ def resolve(
   num_sequences: int | None = None,
   num_tokens: int | None = None,
   num_devices: int = 1,
-  typed: Collection[str] = (),
 ) -> tuple[Recipe, Recipe]:
   """The recipe of a config without packing, and the one to run.
 
@@ -270,50 +264,27 @@ def resolve(
     num_sequences: sequences in its dataset; None if not known.
     num_tokens: real tokens in its dataset; None if not known.
     num_devices: devices that share a batch.
-    typed: as for `unpacked`.
 
   Raises:
     ConfigError: the config has a value that no recipe can have.
   """
   _check_values(config, num_devices=num_devices)
-  before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens, typed=typed)
+  before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens)
   after = packed(
     before,
     packing_factor=packing_factor,
     adjust=config.packing.adjust,
     multiple=config.train.micro_batch_size or num_devices,
   )
-  _check_rounding(config, before, after, num_devices=num_devices)
   return before, after
 
 
-def _check_rounding(config: ConfigDict, before: Recipe, after: Recipe, *, num_devices: int):
-  """Refuses a micro-batch that rounds the rows too far, if a smaller one would not."""
-  micro, p = config.train.micro_batch_size, after.packing_factor
-  if not micro or abs(after.rounding) <= _MOST_ROUNDING:
-    return
-
-  def is_near(other: int) -> bool:
-    tried = packed(before, packing_factor=p, adjust=after.adjust, multiple=other)
-    return abs(tried.rounding) <= _MOST_ROUNDING
-
-  smaller = range(num_devices, micro, num_devices)
-  near = [x for x in smaller if before.rows % x == 0 and is_near(x)]
-  if near:  # otherwise, rounding to the number of devices changes them as much
-    raise ConfigError(
-      f"config.train.micro_batch_size is {micro}; expected a smaller one, such as "
-      f"{max(near)}. At a packing factor of {p:.3f}, rounding rows to a multiple of it "
-      f"changes the sequences a step by {after.rounding:+.0%}."
-    )
-
-
-def check_recipe(config: ConfigDict, *, num_devices: int, typed: Collection[str] = ()):
+def check_recipe(config: ConfigDict, *, num_devices: int):
   """Refuses values of the recipe that are wrong for any dataset.
 
   Args:
     config: the run's config.
     num_devices: devices that share a batch.
-    typed: as for `unpacked`.
 
   Raises:
     ConfigError: a value is wrong; the message names the field.
@@ -323,7 +294,7 @@ def check_recipe(config: ConfigDict, *, num_devices: int, typed: Collection[str]
   texts |= {"optimizer.warmup": config.optimizer.warmup}
   units = [parse_duration(field, text)[1] for field, text in texts.items() if text]
   if "epoch" not in units:
-    unpacked(config, typed=typed)
+    unpacked(config)
 
 
 def _check_values(config: ConfigDict, *, num_devices: int):

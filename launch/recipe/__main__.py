@@ -37,7 +37,6 @@ def main():
     num_sequences=_SEQUENCES.value,
     num_tokens=_TOKENS.value,
     num_devices=_DEVICES.value,
-    typed=command.typed_fields(),
   )
   if _JSON.value:
     print(json.dumps({"unpacked": before.as_dict(), "packed": after.as_dict()}))

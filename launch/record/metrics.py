@@ -1,4 +1,4 @@
-"""Metrics of a training run: JSON lines, TensorBoard events, and means over steps."""
+"""Metrics of a training run: JSON lines, and means over steps."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ import json
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 
 from launch.record.flops import Cost
 from launch.record.progress import warn
 from launch.record.trackers import Trackers, for_each
-from model.files import read_lines
 from model.losses import Total
-from packing.files import write_text
+from packing.files import parse_json, write_text
 from training.errors import ConfigError
 
 _COUNTED = ("sequences", "real_tokens")
 _TRAIN, _EVAL = "metrics.jsonl", "eval.jsonl"
 WAITS = ("input", "compute")  # what the loop waits for
-_NO_WAITS = dict.fromkeys(WAITS, 0.0)
 
 
 class MetricsLog:
-  """`metrics.jsonl`, `eval.jsonl` and TensorBoard events of a run; a context manager.
+  """`metrics.jsonl` and `eval.jsonl` of a run.
 
   A resumed run drops the lines after its checkpoint, so that each step is in the file once.
   The checkpoint holds the last line of `metrics.jsonl`, and all evaluations, since these
@@ -35,7 +32,6 @@ class MetricsLog:
 
   Args:
     workdir: the run's folder.
-    first_step: the step that the run resumes from.
     state: from `get_state`; None at the start of a run.
     trackers: they get the numbers of each line too; None for no trackers.
   """
@@ -44,61 +40,25 @@ class MetricsLog:
     self,
     workdir: str | pathlib.Path,
     *,
-    first_step: int,
     state: dict | None = None,
     trackers: Trackers | None = None,
   ):
     self._workdir = pathlib.Path(workdir)
     self._trackers = trackers or {}
-    self._events: Any = None  # a tensorboardX.SummaryWriter; None after a failure
     self._counts: dict[str, int] = {}
     self._newest: dict[str, list[dict]] = {}
     for name in (_TRAIN, _EVAL):
       self._resume(name, state[name] if state else {"lines": 0, "newest": []})
-    if jax.process_index() == 0:
-      import tensorboardX  # here, since it imports PyTorch if installed, in seconds
-
-      self._events = tensorboardX.SummaryWriter(
-        str(self._workdir / "tensorboard"),
-        purge_step=first_step + 1,
-        max_queue=1000,  # a full queue would block if its thread has just ended
-      )
 
   def _resume(self, name: str, state: dict):
     path, newest, count = self._workdir / name, state["newest"], state["lines"]
     start = newest[0]["step"] if newest else 0
-    kept = [line for line in read_lines(path) if line and line["step"] < start] + newest
+    kept = [line for line in _read_lines(path) if line and line["step"] < start] + newest
     self._counts[name], self._newest[name] = count, newest
     if jax.process_index() == 0:
       write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
       if lost := count - len(kept):
         warn(f"{path} was damaged: {lost} of {count} lines are lost.")
-
-  def __enter__(self) -> MetricsLog:
-    return self
-
-  def __exit__(self, *_):
-    try:
-      if self._events_live():
-        self._events.close()
-    except OSError as error:
-      self._drop_events(error)
-
-  def _events_live(self) -> bool:
-    """Whether events can be added; if the writer's thread has ended, adding one blocks."""
-    if self._events and not self._events.file_writer.event_writer._worker.is_alive():
-      self._drop_events("its thread has ended, such as on a full disk")
-    return self._events is not None
-
-  def _drop_events(self, why: object):
-    writer = self._events.file_writer.event_writer
-    writer._closed = True  # otherwise it waits for its thread when Python exits
-    writer._event_queue.cancel_join_thread()
-    self._events = None
-    warn(
-      f"TensorBoard failed: {why}. {self._workdir / 'tensorboard'} gets no more events; "
-      "the run continues without it, and metrics.jsonl has all numbers."
-    )
 
   @property
   def last_train_line(self) -> dict:
@@ -145,9 +105,6 @@ class MetricsLog:
       for key, value in line.items()
       if isinstance(value, int | float) and key != "step"
     }
-    if self._events_live():
-      for key, value in numbers.items():
-        self._events.add_scalar(key, value, line["step"])
     for_each(self._trackers, lambda log, _: log(numbers, step=line["step"]))
 
 
@@ -157,7 +114,7 @@ def read_json_lines(path: str | pathlib.Path) -> list[dict]:
   Raises:
     ConfigError: a line is damaged.
   """
-  lines = read_lines(path)
+  lines = _read_lines(path)
   intact = [line for line in lines if line is not None]
   if len(intact) < len(lines):
     raise ConfigError(
@@ -165,6 +122,22 @@ def read_json_lines(path: str | pathlib.Path) -> list[dict]:
       "step. Restore the file, or delete the line."
     )
   return intact
+
+
+def _read_lines(path: str | pathlib.Path) -> list[dict | None]:
+  """The lines of a file without an unfinished last one; None for a damaged line."""
+  path = pathlib.Path(path)
+  lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+  return [_parse(line) for line in lines]
+
+
+def _parse(line: bytes) -> dict | None:
+  try:
+    found = parse_json(line)
+  except ValueError:
+    return None
+  is_whole = isinstance(found, dict) and isinstance(found.get("step"), int)
+  return found if is_whole else None
 
 
 def means(steps: Sequence[Mapping]) -> dict[str, float]:
@@ -200,66 +173,33 @@ class Meter:
   Args:
     last_line: the line whose totals are continued; empty at the start of a run.
     cost: of a step; without a peak rate, lines have no `peak_share`.
-    window: the fewest steps that a line's means cover, if the run has that many.
-    state: from `state`, if the run is resumed.
   """
 
-  def __init__(
-    self,
-    last_line: Mapping[str, float],
-    *,
-    cost: Cost,
-    window: int = 0,
-    state: Mapping[str, Any] | None = None,
-  ):
+  def __init__(self, last_line: Mapping[str, float], *, cost: Cost):
     self._totals = {name: last_line.get(name, 0) for name in (*_COUNTED, "seconds")}
-    self._cost, self._window = cost, window
-    state = state or {}
-    self._before = [_from_json(step) for step in state.get("before", [])]  # in old lines
-    self._pending = [_from_json(step) for step in state.get("pending", [])]  # for the next
-    self._resumed = state.get("seconds", 0.0), state.get("waited", _NO_WAITS)  # of these
+    self._cost = cost
+    self._pending: list[dict] = []  # steps for the next line
     self._start: float | None = None
-    self._waited = _NO_WAITS.copy()
-    self._means: dict[str, float] = state.get("means", {})
+    self._waited = dict.fromkeys(WAITS, 0.0)
 
   def add(self, values: Mapping):
     """Adds the metrics of one step, from `TrainingProgram.train_step`."""
     timed = self._start is not None
-    self._pending.append(
-      {k: v for k, v in values.items() if k != "found"} | {"timed": timed}
-    )
+    self._pending.append({**values, "timed": timed})
     if not timed:  # the first step compiles, so the clock starts after it
       jax.block_until_ready(values)
-      self._begin(time.perf_counter(), *self._resumed)
-
-  def state(self) -> dict[str, Any]:
-    """The state from which a resumed run's meter continues, as JSON values.
-
-    With it, a run that was stopped between two lines writes the same lines as an
-    uninterrupted one.
-    """
-    self._pending = jax.device_get(self._pending)
-    return {
-      "before": [_to_json(step) for step in self._before],
-      "pending": [_to_json(step) for step in self._pending],
-      "seconds": self._elapsed(time.perf_counter()),
-      "waited": dict(self._waited),
-      "means": self._means,
-    }
+      self._begin(time.perf_counter())
 
   def line(self, **fields: float) -> dict[str, float]:
     """Waits for the steps since the last line, and makes a line from them.
-
-    If these are fewer than `window`, as at the end of a run, the means are over the last
-    `window` steps: a step or two alone would be noise.
 
     Args:
       **fields: more fields of the line.
 
     Returns:
-      The `means` of the steps that were not skipped, or those of the last line if all were
-      skipped. Totals since the start of the run: `skipped`, `sequences`, `real_tokens`, and
-      `seconds` of training, without each process's first step, evaluation and saving.
+      The `means` of the steps. Totals since the start of the run: `sequences`,
+      `real_tokens`, and `seconds` of training, without each process's first step,
+      evaluation and saving.
       Since the last line: `padding`, the fraction of tokens that are not real. For the
       timed steps since then: `sequences_per_second`, `real_tokens_per_second` and
       `packs_per_second`; `input_share`, `compute_share` and `rest_share`, fractions of
@@ -269,7 +209,7 @@ class Meter:
     with self.waiting_for("compute"):
       steps = jax.device_get(self._pending)
     now = time.perf_counter()
-    seconds = self._elapsed(now)
+    seconds = now - (now if self._start is None else self._start)
     per_second = 1 / seconds if seconds else 0.0
     timed = [values for values in steps if values["timed"]]
     rate = len(timed) * per_second  # steps a second
@@ -290,24 +230,13 @@ class Meter:
     }
     if self._cost.peak.flops:
       speeds["peak_share"] = rate * self._cost.flops / self._cost.peak.flops
-    recent = (self._before + steps)[-max(len(steps), self._window) :]
-    self._before = recent[-self._window :] if self._window else []
     self._pending = []
     self._begin(now)
-    kept = [values for values in recent if values["finite"]]
-    if kept:
-      self._means = means(kept)
-    skipped = {"skipped": int(steps[-1]["skipped"])}
-    return self._means | skipped | fields | self._totals | speeds
+    return means(steps) | fields | self._totals | speeds
 
-  def _begin(
-    self, now: float, seconds: float = 0.0, waited: Mapping[str, float] = _NO_WAITS
-  ):
-    self._start = now - seconds
-    self._waited = dict(waited)
-
-  def _elapsed(self, now: float) -> float:
-    return now - (now if self._start is None else self._start)
+  def _begin(self, now: float):
+    self._start = now
+    self._waited = dict.fromkeys(WAITS, 0.0)
 
   @contextlib.contextmanager
   def waiting_for(self, name: str) -> Iterator[None]:
@@ -328,7 +257,7 @@ class Meter:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Does not count the time of the block as training; call `line` or `state` before it.
+    """Does not count the time of the block as training; call `line` before it.
 
     Otherwise steps that still run would finish in the time that is not counted.
     """
@@ -336,18 +265,3 @@ class Meter:
     yield
     if self._start is not None:
       self._start += time.perf_counter() - start
-
-
-def _to_json(step: Mapping) -> dict[str, Any]:
-  """The metrics of one step as JSON values, to the last bit."""
-  return {
-    name: list(map(float, value)) if isinstance(value, Total) else int(value)
-    for name, value in step.items()
-  }
-
-
-def _from_json(step: Mapping) -> dict[str, Any]:
-  return {
-    name: Total(*value) if isinstance(value, list) else value
-    for name, value in step.items()
-  }

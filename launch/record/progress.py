@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import sys
 import time
 import typing
@@ -18,7 +17,6 @@ if typing.TYPE_CHECKING:
   import tqdm
 
 _Item = TypeVar("_Item")
-_BAR = "{desc}: {percentage:3.0f}%|{bar:8}| {n_fmt}/{total_fmt}{unit}{postfix}"
 _FEWEST_STEPS = 10  # steps before the time left is estimated
 # How metrics are shown, by their names.
 _SHOWN = {
@@ -41,9 +39,8 @@ def warn(text: str):
 class Progress:
   """Shows the progress of a run; a context manager.
 
-  On a terminal it is a live bar on standard error, with the time left and the newest
-  metrics beside it, cut where the line ends. In a log, and without tqdm, it prints one line
-  per `line`, without carriage returns. Only process 0 shows anything.
+  On a terminal it is the bar of tqdm on standard error, with the newest metrics. In a log
+  it prints one line per `line`, without carriage returns. Only process 0 shows anything.
 
   Args:
     name: what is done, such as "training".
@@ -64,19 +61,12 @@ class Progress:
     self._shown = jax.process_index() == 0
     self._start = self._done = done
     self._first_ended = 0.0
-    self._figures: list[str] = []
     self._bar: tqdm.tqdm | None = None
-    if self._shown and sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
+    if self._shown and sys.stderr.isatty():
       import tqdm  # here, since benchmarks.accelerator must run without it
 
       self._bar = tqdm.tqdm(
-        desc=name,
-        total=total,
-        initial=done,
-        unit=f" {unit}",
-        bar_format=_BAR,
-        dynamic_ncols=True,
-        postfix="compiling",
+        desc=name, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True
       )
 
   def __enter__(self) -> Progress:
@@ -92,8 +82,6 @@ class Progress:
     if self._done == self._start + 1:  # the first step compiles
       self._first_ended = time.perf_counter()
     if self._bar is not None:
-      shown = ", ".join([*self._time_left(), *self._figures])
-      self._bar.set_postfix_str(shown, refresh=False)
       self._bar.update()
 
   def over(self, items: Iterable[_Item]) -> Iterator[_Item]:
@@ -105,8 +93,9 @@ class Progress:
   def line(self, step: int, values: Mapping[str, float]):
     """Shows the most important metrics of a line of `metrics.jsonl`."""
     parts = [form.format(values[name]) for name, form in _SHOWN.items() if name in values]
-    self._figures = parts
-    if self._bar is None and self._shown:
+    if self._bar is not None:
+      self._bar.set_postfix_str(", ".join(parts), refresh=False)
+    elif self._shown:
       number = f"{step:>{len(str(self._total))}}/{self._total}"
       parts = [f"{self._name}: {number} {self._unit}", *parts, *self._time_left()]
       print(", ".join(parts), file=sys.stderr, flush=True)

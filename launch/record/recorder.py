@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from ml_collections import ConfigDict
 
 from launch.record.flops import Cost
 from launch.record.metrics import Meter, MetricsLog
@@ -34,7 +32,6 @@ class Recorder:
 
   Args:
     workdir: the run's folder.
-    config: the run's config.
     learning_rates: float[steps]; the rate of each update of the run.
     cost: of a step.
     first_step: the step that the run resumes from.
@@ -45,7 +42,6 @@ class Recorder:
   def __init__(
     self,
     workdir: str | pathlib.Path,
-    config: ConfigDict,
     *,
     learning_rates: np.ndarray,
     cost: Cost,
@@ -54,23 +50,18 @@ class Recorder:
     trackers: Trackers,
   ):
     self._bad_step = pathlib.Path(workdir) / BAD_STEP
-    self._skips, self._in_a_row = config.train.skip_bad_steps, saved.get("bad_steps", 0)
     self._waiting: list[tuple[int, np.ndarray, Mapping]] = []  # steps to be checked
     self._rates = learning_rates
-    log, window = saved.get("log"), config.train.log_every
-    self.log = MetricsLog(workdir, first_step=first_step, state=log, trackers=trackers)
-    last, state = self.log.last_train_line, saved.get("meter")
-    self.meter = Meter(last, cost=cost, window=window, state=state)
+    self.log = MetricsLog(workdir, state=saved.get("log"), trackers=trackers)
+    self.meter = Meter(self.log.last_train_line, cost=cost)
     self._progress = Progress("training", total=len(learning_rates), done=first_step)
-    self._opened = contextlib.ExitStack()
 
   def __enter__(self) -> Recorder:
-    self._opened.enter_context(self.log)
-    self._opened.enter_context(self._progress)
+    self._progress.__enter__()
     return self
 
   def __exit__(self, *_):
-    self._opened.close()
+    self._progress.__exit__()
 
   def end(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     """Records a step's sequences and metrics, and checks the previous step.
@@ -81,7 +72,7 @@ class Recorder:
       values: from `TrainingProgram.train_step`.
 
     Raises:
-      Stopped: the previous step was not finite, and may not be skipped.
+      Stopped: the previous step was not finite.
     """
     self.meter.add(values)
     self._waiting.append((step, sequence_ids, values))
@@ -95,21 +86,19 @@ class Recorder:
       except_newest: how many of the newest steps are left for later.
 
     Raises:
-      Stopped: a step was not finite, and may not be skipped.
+      Stopped: a step was not finite.
     """
     with self.meter.waiting_for("compute"):
       while len(self._waiting) > except_newest:
         step, sequence_ids, values = self._waiting.pop(0)
-        self._in_a_row = 0 if bool(values["finite"]) else self._in_a_row + 1
-        if self._in_a_row > self._skips:
+        if not values["finite"]:
           self._stop(step, sequence_ids, values)
 
   def line(self, step: int, *, compilations: int):
     """Writes the means since the last line to `metrics.jsonl`."""
     self.check()
     line = self.meter.line(compilations=compilations)
-    updates = step - int(line["skipped"])
-    line["learning_rate"] = float(self._rates[max(updates - 1, 0)])
+    line["learning_rate"] = float(self._rates[step - 1])
     self.log.train(step, line)
     self._progress.line(step, line)
 
@@ -129,12 +118,8 @@ class Recorder:
     self.log.evaluation(step, {**result, **trained})
 
   def state(self) -> dict[str, Any]:
-    """The state from which a resumed run continues, as JSON values."""
-    return {
-      "meter": self.meter.state(),
-      "log": self.log.get_state(),
-      "bad_steps": self._in_a_row,
-    }
+    """The state from which a resumed run continues, as JSON values; `line` comes before."""
+    return {"log": self.log.get_state()}
 
   def _stop(self, step: int, sequence_ids: np.ndarray, values: Mapping):
     if jax.process_count() > 1:
@@ -142,19 +127,17 @@ class Recorder:
     ids = sequence_ids[sequence_ids >= 0].tolist()
     means = {
       name: f"{float(total.mean):g}"
-      for name, total in values["found"].items()
+      for name, total in values.items()
       if name.endswith(("_loss", "_norm"))
     }
     if is_first():
       write_json(self._bad_step, {"step": step, "sequence_ids": ids, "values": means})
     shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
     numbers = ", ".join(f"{name} {value}" for name, value in means.items())
-    row = f", bad step number {self._in_a_row} in a row" if self._in_a_row > 1 else ""
-    skip = ", or skip such steps: --config.train.skip_bad_steps=5 --allow_changed_config"
     raise Stopped(
-      f"Step {step} is not finite{row}: {numbers}. Its batch has the sequences {shown} "
+      f"Step {step} is not finite: {numbers}. Its batch has the sequences {shown} "
       f"({self._bad_step} lists all). Try a lower --config.optimizer.learning_rate in "
-      f"another --workdir{'' if self._skips else skip}."
+      "another --workdir."
     )
 
 

@@ -169,7 +169,6 @@ def _held_out(figures: Mapping, summary: Mapping, *, digits: int) -> dict[str, s
     ("nsp", "next-sentence", "nsp_majority_accuracy", "most-frequent-label baseline"),
   ):
     if (accuracy := f"{name}_accuracy") in figures:
-      # Unknown if all steps were skipped.
       trained = summary.get(f"train_{accuracy}")
       before = "" if trained is None else f"{trained:.{digits}%} training, "
       text = f"{before}{figures[accuracy]:.{digits}%} held out; {words}: "

@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from launch.fields import tracker_names
+from launch.record import tensorboard
 from launch.record.progress import warn
 from packing.files import read_json, write_json
 from training.errors import ConfigError
@@ -21,7 +22,7 @@ Trackers = dict[str, tuple[Callable, Callable]]  # log(values, step) and close(f
 
 @contextlib.contextmanager
 def opened(folder: str | pathlib.Path, config: ConfigDict) -> Iterator[Trackers]:
-  """Opens the trackers of `config.train.trackers`, in process 0 only.
+  """Opens TensorBoard and the trackers of `config.train.trackers`, in process 0 only.
 
   Raises:
     InputError: a tracker cannot be opened, or `trackers.json` is damaged.
@@ -49,6 +50,7 @@ def for_each(trackers: Trackers, act: Callable[[Callable, Callable], None]):
 
 def _open(trackers: Trackers, folder: pathlib.Path, config: ConfigDict):
   path = folder / "trackers.json"
+  trackers["TensorBoard"] = tensorboard.writer(folder / "tensorboard")
   for name in tracker_names(config):
     what = "the names of the run's records. Delete it to start new ones"
     ids = read_json(path, what=what) if path.exists() else {}

@@ -93,7 +93,7 @@ def make_sweep(
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
-    config = _changed(base, fields, typed={*fields, *given}, where=f"{where}, run {name}")
+    config = _changed(base, fields, where=f"{where}, run {name}")
     run = Run(name, arm, point, fields, config)
     if name in runs:
       raise ConfigError(f"{where} has two runs with the name {name}.")
@@ -165,9 +165,7 @@ def _name(arm: str, fields: Mapping[str, Any]) -> str:
   return ",".join(filter(None, (arm.replace("/", "_"), seed)))
 
 
-def _changed(
-  base: ConfigDict, fields: Mapping[str, Any], *, typed: Collection[str], where: str
-) -> ConfigDict:
+def _changed(base: ConfigDict, fields: Mapping[str, Any], *, where: str) -> ConfigDict:
   """A copy of the config with new values, which must have the types of the old ones."""
   config = copy.deepcopy(base)  # keeps references between fields
   for field, value in fields.items():
@@ -183,7 +181,7 @@ def _changed(
       checked.model.attention_impl = "auto"
     if checked.model.dtype == "auto":  # which would start this machine's device
       checked.model.dtype = "float32"
-    validate(checked, num_devices=1, typed=typed)
+    validate(checked, num_devices=1)
     check_data(checked.data)
   except InputError as error:
     raise ConfigError(f"{where}: {error}") from error

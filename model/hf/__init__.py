@@ -75,10 +75,9 @@ def head_of(params: Params) -> str:
 def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> StoredModel:
   """Opens a run's folder, an imported one or a Hugging Face directory.
 
-  Checks the names and shapes of a directory's tensors (`model.safetensors`, or its parts
-  and their index), without reading their values. Half-precision tensors become float32.
-  Buffers of positions are ignored, and so is the pooler that old files hold even if their
-  head does not read it.
+  Checks the names and shapes of the tensors in a directory's `model.safetensors`, without
+  reading their values. Half-precision tensors become float32. Buffers of positions are
+  ignored, and so is the pooler that old files hold even if their head does not read it.
 
   Args:
     directory: the folder.

@@ -11,18 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from model.files import parse_json
 from model.hf import names
 from model.hf.config import CONFIG, WEIGHTS
 from model.weights import Params, WeightsError
 
-_INDEX = WEIGHTS + ".index.json"
-
 
 class Tensor(NamedTuple):
-  """Where a tensor is stored."""
+  """How a tensor is stored."""
 
-  path: pathlib.Path  # the file
   name: str  # the name in the file
   shape: tuple[int, ...]
   dtype: str  # a name of safetensors, such as F32
@@ -31,39 +27,27 @@ class Tensor(NamedTuple):
 def read_headers(directory: pathlib.Path, kind: names.Kind) -> dict[str, Tensor]:
   """The tensors of a directory, by their current names."""
   tensors: dict[str, Tensor] = {}
-  for path in _weight_files(directory):
-    try:
-      with safetensors.safe_open(path, framework="numpy") as file:
-        for stored_name in file.keys():  # noqa: SIM118  # not a dictionary
-          part = file.get_slice(stored_name)
-          name = names.current_name(stored_name, kind)
-          if name in tensors:
-            raise WeightsError(
-              f"{directory} holds {name} twice, also as {stored_name}. Remove one."
-            )
-          shape, dtype = tuple(part.get_shape()), part.get_dtype()
-          tensors[name] = Tensor(path, stored_name, shape, dtype)
-    except (OSError, safetensors.SafetensorError) as error:
-      raise WeightsError(
-        f"{path} cannot be read as safetensors: {error}. Download it again."
-      ) from error
+  path = _weight_file(directory)
+  try:
+    with safetensors.safe_open(path, framework="numpy") as file:
+      for stored_name in file.keys():  # noqa: SIM118  # not a dictionary
+        part = file.get_slice(stored_name)
+        name = names.current_name(stored_name, kind)
+        if name in tensors:
+          raise WeightsError(
+            f"{directory} holds {name} twice, also as {stored_name}. Remove one."
+          )
+        tensors[name] = Tensor(stored_name, tuple(part.get_shape()), part.get_dtype())
+  except (OSError, safetensors.SafetensorError) as error:
+    raise WeightsError(
+      f"{path} cannot be read as safetensors: {error}. Download it again."
+    ) from error
   return tensors
 
 
-def _weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
+def _weight_file(directory: pathlib.Path) -> pathlib.Path:
   if (directory / WEIGHTS).exists():
-    return [directory / WEIGHTS]
-  if (directory / _INDEX).exists():
-    try:
-      index = parse_json((directory / _INDEX).read_text(encoding="utf-8"))
-      names = sorted(set(index["weight_map"].values()))
-      if any(pathlib.PurePath(name).name != name for name in names):
-        raise ValueError("a part is in another folder")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-      raise WeightsError(
-        f"{directory / _INDEX} is not an index of safetensors: {error!r}. Restore it."
-      ) from error
-    return [directory / name for name in names]
+    return directory / WEIGHTS
   pickles = sorted(path.name for path in directory.glob("*.bin"))
   if pickles:
     raise WeightsError(
@@ -118,13 +102,10 @@ def load(
   directory: pathlib.Path, tensors: Mapping[str, Tensor], kind: names.Kind, expected: Params
 ) -> Params:
   """Reads the parameters, as float32."""
-  files: dict[pathlib.Path, Any] = {}
+  file: Any = safetensors.safe_open(_weight_file(directory), framework="numpy")
 
   def read(name: str) -> np.ndarray:
-    tensor = tensors[name]
-    if tensor.path not in files:
-      files[tensor.path] = safetensors.safe_open(tensor.path, framework="numpy")
-    return files[tensor.path].get_tensor(tensor.name).astype(np.float32)
+    return file.get_tensor(tensors[name].name).astype(np.float32)
 
   for copy, original in names.tied(kind).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):

@@ -39,32 +39,14 @@ def test_a_name_given_by_hand_is_never_replaced(monkeypatch):
     choose(dtype="float32", attention_impl="cudnn")
 
 
-def test_a_resumed_run_keeps_what_it_began_with(monkeypatch):
-  as_if_on(monkeypatch, AMPERE)
+def test_a_resumed_run_keeps_its_dtype_and_takes_the_attention_of_its_device(monkeypatch):
+  as_if_on(monkeypatch, HOPPER)
   begun, names = choose()
-  assert names == ("bfloat16", "cudnn")
-  as_if_on(monkeypatch, HOPPER)
-  found, names = choose(begun=begun)
-  assert names == ("bfloat16", "cudnn")
-  assert found.why == "as the run began"
-  by_hand = choose(begun=begun, attention_impl="xla", dtype="float32")
-  assert by_hand[1] == ("float32", "xla")
-
-
-def test_a_resumed_run_takes_another_attention_where_it_must_and_says_so(monkeypatch):
-  as_if_on(monkeypatch, HOPPER)
-  begun, _ = choose()
-  for device, expected in ((AMPERE, "cudnn"), (CPU, "xla")):
+  assert names == ("bfloat16", "cudnn_packed")
+  for device, expected in ((AMPERE, "cudnn"), (CPU, "xla"), (HOPPER, "cudnn_packed")):
     as_if_on(monkeypatch, device)
-    found, names = choose(begun=begun)
-    assert names == ("bfloat16", expected)
-    assert found.why.startswith("the run began with cudnn_packed, but attention_impl=")
-    with pytest.raises(AttentionError):
-      choose(begun=begun, attention_impl="cudnn_packed")
-    as_if_on(monkeypatch, HOPPER)  # back again
-    back = choose(begun=begun._replace(config=found.to_keep))
-    assert back[1] == ("bfloat16", "cudnn_packed")
-    assert back[0].why == "as the run began"
+    assert choose(begun=begun)[1] == ("bfloat16", expected)
+  assert choose(begun=begun, dtype="float32")[1][0] == "float32"
 
 
 def test_only_the_computation_is_chosen(monkeypatch):

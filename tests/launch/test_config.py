@@ -36,8 +36,8 @@ def get_config(name="base", **groups):
   return config
 
 
-def check(config, num_devices=1, typed=()):
-  validate(config, num_devices=num_devices, typed=typed)
+def check(config, num_devices=1):
+  validate(config, num_devices=num_devices)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -244,7 +244,7 @@ USED_BY_PROGRAMS = """
   data.directory data.stream model.init_from
   train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy
-  train.fsdp train.skip_bad_steps train.keep_best train.patience
+  train.fsdp train.keep_best train.patience
   pairs.pooling pairs.temperature pairs.both_directions
 """
 
@@ -446,15 +446,3 @@ def test_a_model_that_is_not_there_is_named_before_its_vocabulary():
   config = get_config("classification", model={"init_from": "no/such/model"})
   with pytest.raises(ConfigError, match=r"config\.model\.init_from is 'no/such/model'"):
     check(config)
-
-
-def test_a_warm_up_past_the_end_is_refused_before_any_work():
-  """One in epochs as soon as the data are known."""
-  config = get_config(optimizer={"warmup_steps": 1000})
-  with pytest.raises(ConfigError, match="warmup_steps comes to 1000; expected 0 to 999"):
-    check(config, typed=["optimizer.warmup_steps"])
-  config = get_config(train={"duration": "2 epochs"}, optimizer={"warmup": "3 epochs"})
-  typed = ["optimizer.warmup"]
-  check(config, typed=typed)
-  with pytest.raises(ConfigError, match="warmup_steps comes to 9; expected 0 to 5"):
-    resolve(config, packing_factor=1.0, num_sequences=97, typed=typed)

@@ -168,29 +168,6 @@ def test_rows_are_a_multiple_of_the_devices_or_of_the_micro_batch():
   assert (after.rows, after.accumulation) == (36, 3)  # whatever the devices
 
 
-@pytest.mark.parametrize(
-  ("micro", "p", "devices", "most"),
-  [(60, 2.0, 1, 30), (60, 2.0, 4, 12), (20, 2.15, 1, 15), (60, 1.3, 1, 20)],
-)
-def test_a_micro_batch_too_large_for_the_reduced_rows_is_refused(micro, p, devices, most):
-  """Nothing, or too little, would be reduced."""
-  fields = {"train__micro_batch_size": micro, "packing__adjust": "reduce_batch"}
-  told = rf"micro_batch_size is {micro}; expected .* such as {most}\. .*factor of {p:.3f}"
-  with pytest.raises(ConfigError, match=told):
-    resolve(config_for(**fields), packing_factor=p, num_devices=devices)
-  fields["train__micro_batch_size"] = most
-  _, after = resolve(config_for(**fields), packing_factor=p, num_devices=devices)
-  assert abs(after.rounding) <= 0.25
-
-
-@pytest.mark.parametrize("micro", [0, 60])
-def test_rows_that_the_devices_round_so_far_are_not_refused(micro):
-  """A smaller micro-batch would change nothing."""
-  fields = {"train__micro_batch_size": micro, "packing__adjust": "reduce_batch"}
-  _, after = resolve(config_for(**fields), packing_factor=2.0, num_devices=60)
-  assert (after.rows, after.rounding) == (60, 1.0)
-
-
 def command(*options):
   return forked.run(["-m", "launch.recipe", *options], cwd=ROOT)
 

@@ -233,21 +233,6 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(saved):
   assert weights.steps(folder) == [10, 20, 30]
 
 
-SAVED = {"name": "lamb"}
-
-
-def test_another_optimizer_with_arrays_of_the_same_names_is_refused(program, tmp_path):
-  state = program.init()
-  with Checkpoints(tmp_path, keep=1) as checkpoints:
-    checkpoints.save(1, state, {"config": {"optimizer": SAVED}})
-  with Checkpoints(tmp_path, keep=1) as checkpoints:
-    told = r"belongs to another model or optimizer .* optimizer\.name is"
-    with pytest.raises(weights.WeightsError, match=told):
-      checkpoints.restore_newest(program.abstract_state(), optimizer={"name": "adamw"})
-    restored = checkpoints.restore_newest(program.abstract_state(), optimizer=SAVED)
-  assert restored.step == 1
-
-
 @pytest.mark.usefixtures("orbax_leaves_nothing")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):

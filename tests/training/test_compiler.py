@@ -48,17 +48,6 @@ def test_a_second_start_compiles_nothing(tmp_path):
   assert run(tmp_path) == ["True", "0"]
 
 
-def test_the_oldest_programs_are_removed(tmp_path, monkeypatch):
-  monkeypatch.setattr(compiler, "_MOST", 2)
-  for number in range(4):
-    for kind in ("cache", "atime"):
-      path = tmp_path / f"{number}-{kind}"
-      path.write_text("")
-      os.utime(path, (number, number))
-  compiler._clean(tmp_path)
-  assert {path.name[0] for path in tmp_path.iterdir()} == {"2", "3"}
-
-
 def test_a_folder_of_the_user_is_taken_and_one_that_cannot_be_is_named(tmp_path):
   own = tmp_path / "own"
   run(tmp_path, JAX_COMPILATION_CACHE_DIR=str(own))

@@ -19,7 +19,7 @@ from tests import packs
 from tests.training.test_step import assert_same, run
 from training.mesh import make_mesh, put_batch
 from training.optimizer import lamb
-from training.step import StepOptions, TrainingProgram
+from training.step import TrainingProgram
 
 ROW = 31
 # Records of each row, packed; the last row is empty. The others have one to four.
@@ -128,7 +128,7 @@ def make_program(
     mesh=make_mesh(num_devices, fsdp=fsdp),
     seed=0,
     head="encoder",
-    options=StepOptions(accumulate),
+    accumulate=accumulate,
     pair_loss=PairLoss(**HOW[case][0]),
   )
 

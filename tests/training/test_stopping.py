@@ -69,10 +69,9 @@ def test_the_first_signal_lets_the_step_end(program, number):
   assert ("Ctrl-C again exits at once" in err) == (number == signal.SIGINT)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_on_a_terminal_the_message_replaces_the_bar(program, compiled):
+def test_on_a_terminal_the_message_replaces_the_bar(program):
   ours, theirs = pty.openpty()
-  bar = f"signals.compiled = {compiled}; print(end='02:12 left', file=sys.stderr)"
+  bar = "print(end='02:12 left', file=sys.stderr)"
   process = program(
     TRAINS.format(work=f"{bar}; sys.stderr.flush(); {SHORT}"), stderr=theirs
   )
@@ -85,7 +84,6 @@ def test_on_a_terminal_the_message_replaces_the_bar(program, compiled):
   os.close(ours)
   os.close(theirs)
   assert after.startswith("\r\x1b[K-c: Finishing this step to save it")
-  assert ("compile" in after) == (not compiled)
 
 
 def test_an_interrupt_is_not_lost_in_the_garbage_collector(program):
@@ -96,10 +94,11 @@ def test_an_interrupt_is_not_lost_in_the_garbage_collector(program):
     gc.callbacks.append(lambda phase, _: signal.raise_signal(signal.SIGINT))
     print("begins", flush=True)
     gc.collect()
-    print("goes on", flush=True)
+    time.sleep(60)
   """
-  status, out, err = end(program(body))
-  assert (status, out) == (130, "")
+  process = program(body)
+  _, err = process.communicate(timeout=60)  # with Python's note of what it dropped
+  assert process.returncode == 130
   assert err.endswith(": Stopped. Nothing is kept.\n")
 
 

@@ -1,6 +1,5 @@
 """Lines of metrics on a clock of the test's own, and what a whole run comes to."""
 
-import json
 import types
 
 import jax
@@ -21,10 +20,10 @@ def clock(monkeypatch):
   return clock
 
 
-def values_of(mlm=(2.0, 1.0), nsp=(2.0, 1.0), sequences=3, *, finite=True, skipped=0):
+def values_of(mlm=(2.0, 1.0), nsp=(2.0, 1.0), sequences=3):
   step = {"mlm_loss": losses.Total(*mlm), "nsp_loss": losses.Total(*nsp)}
   step |= {"sequences": sequences, "real_tokens": 10 * sequences}
-  return jax.tree.map(np.asarray, step | {"finite": finite, "skipped": skipped})
+  return jax.tree.map(np.asarray, step | {"finite": True})
 
 
 def make_meter(last_line=None, *, flops=0.0, peak=0.0, **options) -> metrics.Meter:
@@ -48,21 +47,6 @@ def shares(line):
   return pick(line, "input_share", "compute_share", "rest_share")
 
 
-def test_skipped_steps_do_not_count_and_never_look_like_a_loss_of_0(clock):
-  meter = make_meter()
-  skipped = (0.0, 0.0), (0.0, 0.0), 3
-  meter.add(values_of((6.0, 2.0), (4.0, 1.0), 3))
-  meter.add(values_of(*skipped, finite=False, skipped=1))
-  line = meter.line()
-  assert pick(line, "mlm_loss", "loss", "skipped") == (3.0, 7.0, 1)
-  assert line["sequences"] == 6  # the data moves on
-  meter.add(values_of(*skipped, finite=False, skipped=2))
-  clock.now += 1
-  state = json.loads(json.dumps(meter.state()))  # also where the run is stopped there
-  for same in (meter.line(), make_meter(line, state=state).line()):
-    assert pick(same, "mlm_loss", "loss", "skipped") == (3.0, 7.0, 2)
-
-
 def test_the_meter_adds_up_units_and_counts_on(clock):
   meter = make_meter({"sequences": 100, "real_tokens": 1000, "seconds": 9.0})
   # The units of a loss need not be sequences: tokens or packs, or those with any token.
@@ -82,38 +66,7 @@ def test_the_meter_adds_up_units_and_counts_on(clock):
   assert pick(second, "seconds", "real_tokens_per_second", "padding") == (11.5, 35.0, 0)
 
 
-def test_a_last_line_of_one_step_is_the_mean_of_a_whole_window(clock):
-  meter, found = make_meter(window=4), {}
-  mlm_losses = np.array([9.0, 9.0, 9.0, 9.0, 5.0, 3.0, 2.0, 4.0, 8.0])
-  units = 1.0 + np.arange(1, 10) % 3
-  for step in range(1, 10):
-    meter.add(values_of((mlm_losses[step - 1] * units[step - 1], units[step - 1])))
-    if step in (4, 8, 9):
-      found[step] = pick(meter.line(), "mlm_loss", "sequences")
-  assert found == {
-    4: (9.0, 12),
-    8: (pytest.approx(np.average(mlm_losses[4:8], weights=units[4:8])), 24),
-    9: (pytest.approx(np.average(mlm_losses[5:], weights=units[5:])), 27),
-  }
-
-
 # ---- time ------------------------------------------------------------------------------
-
-
-def test_the_time_of_a_window_is_kept_when_a_run_is_stopped_in_it(clock):
-  meter = make_meter()
-  run_step(meter, clock)
-  meter.line()
-  run_step(meter, clock, waits=(0.5, 1.5))
-  state = json.loads(json.dumps(meter.state()))
-  meter = make_meter({"seconds": 7.0}, state=state)
-  clock.now += 1000
-  run_step(meter, clock, waits=(50.0, 60.0))  # compiles
-  run_step(meter, clock, waits=(0.5, 1.0), rest=0.5, sequences=5)
-  line = meter.line()
-  assert line["seconds"] == 7.0 + 2.0 + 2.0
-  assert line["sequences_per_second"] == (3 + 5) / 4
-  assert shares(line) == (1 / 4, 2.5 / 4, 0.5 / 4)
 
 
 def test_what_is_paused_does_not_count(clock):
