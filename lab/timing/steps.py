@@ -69,7 +69,6 @@ class CompiledStep(NamedTuple):
 
   run: jax.stages.Compiled  # from a state and a batch to the next state and the totals
   bytes: int  # by XLA's plan: arguments, results and temporary arrays; the state once
-  argument_bytes: int  # of these, the state and the batch
   seconds: float  # to trace and compile it, or to read it where compiled programs are kept
 
 
@@ -99,7 +98,6 @@ def compile_step(
     + plan.output_size_in_bytes
     - plan.alias_size_in_bytes
     + plan.temp_size_in_bytes,
-    argument_bytes=plan.argument_size_in_bytes,
     seconds=seconds,
   )
 
