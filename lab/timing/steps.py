@@ -75,21 +75,11 @@ class CompiledStep(NamedTuple):
 def compile_step(
   program: TrainingProgram,
   batch: Mapping[str, jax.Array],
-  options: Mapping[str, Any] | None = None,
 ) -> CompiledStep:
-  """Compiles the training step for batches like this one.
-
-  Args:
-    program: the program that makes the step.
-    batch: a batch of the step's shape.
-    options: of XLA, by name, besides those in XLA_FLAGS.
-
-  Raises:
-    JaxRuntimeError: this XLA does not know an option.
-  """
+  """Compiles the training step of a program for batches like this one."""
   start = time.perf_counter()
   lowered = program.train_step.lower(program.abstract_state(), batch)
-  step = lowered.compile(compiler_options=dict(options or {}) or None)
+  step = lowered.compile()
   seconds = time.perf_counter() - start
   plan: Any = step.memory_analysis()
   return CompiledStep(
