@@ -83,11 +83,9 @@ def _paper_method(checked: Mapping[str, Any]) -> list[str]:
   return [text, by_columns(checked["rows"], columns)]
 
 
-def _measured(measured: Mapping[str, Any] | None) -> list[str]:
-  if measured is None:
-    return ["Steps were not measured: devices need a core each, on Linux."]
+def _measured(measured: Mapping[str, Any]) -> list[str]:
   text = (
-    f"Measured on {measured['devices']} processes, with a core each: "
+    f"Measured, the shares of {measured['devices']} devices in turns on this machine: "
     f"BERT-{measured['model']}, {measured['batch']} sequences a device, un-padded lengths "
     f"rounded up to a multiple of {measured['multiple']}, {measured['steps']} steps of "
     "each way. The share of a step that devices wait for the slowest:"
@@ -96,7 +94,7 @@ def _measured(measured: Mapping[str, Any] | None) -> list[str]:
 
 
 def waiting(measured: Mapping[str, Any]) -> str:
-  """A line for each of `ways`, the results of `together.compare`."""
+  """A line for each of `ways`, the results of `measured.compare`."""
   quartiles = "{quartiles[0]:.1%} to {quartiles[1]:.1%}"
   columns: Columns = {
     "": "{way}",
