@@ -7,7 +7,7 @@
 
 Training steps are timed on this machine, the cost of a step is fitted to them, and steps of
 many such devices are simulated, with the lengths of Wikipedia. Then steps of un-padding and
-of packing are measured, the shares of devices in turns. Writes load_balance.md,
+of packing are measured on the cores of this machine. Writes load_balance.md,
 load_balance.json, coefficients.json and a picture to --workdir.
 
 The paper's estimate (section E) is a part of the report, unpadding_estimate.
@@ -27,6 +27,7 @@ from experiments.load_balance import gumbel, measured
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
 from experiments.load_balance.tables import draw, tables
+from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
 from lab import command
 from packing.files import write_json
@@ -43,7 +44,7 @@ class Scale(NamedTuple):
   batches: tuple[int, ...]  # sequences of a device
   sequences: int  # drawn for each number of devices and batch, about
   rounds: int  # of the steps to which the cost is fitted
-  steps: int  # of each way, measured
+  steps: int  # of each way, on the cores of this machine
 
 
 DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
@@ -102,6 +103,7 @@ def run(
 
   Raises:
     InputError: the file has no coefficients.
+    Stopped: a measuring process failed.
   """
   given = None if coefficients is None else read_coefficients(coefficients)
   workdir.mkdir(parents=True, exist_ok=True)
@@ -112,6 +114,7 @@ def run(
     )
     for depth in DEPTHS
   }
+  use_cpu()  # as the processes that measure steps
   device = given or measured.measure_device(rounds=scale.rounds)
   if given is None:
     write_json(workdir / "coefficients.json", device)

@@ -83,9 +83,11 @@ def _paper_method(checked: Mapping[str, Any]) -> list[str]:
   return [text, by_columns(checked["rows"], columns)]
 
 
-def _measured(measured: Mapping[str, Any]) -> list[str]:
+def _measured(measured: Mapping[str, Any] | None) -> list[str]:
+  if measured is None:
+    return ["Steps were not measured: devices need a core each, on Linux."]
   text = (
-    f"Measured, the shares of {measured['devices']} devices in turns on this machine: "
+    f"Measured on {measured['devices']} processes, with a core each: "
     f"BERT-{measured['model']}, {measured['batch']} sequences a device, un-padded lengths "
     f"rounded up to a multiple of {measured['multiple']}, {measured['steps']} steps of "
     "each way. The share of a step that devices wait for the slowest:"
@@ -94,7 +96,7 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
 
 
 def waiting(measured: Mapping[str, Any]) -> str:
-  """A line for each of `ways`, the results of `measured.compare`."""
+  """A line for each of `ways`, the results of `together.compare`."""
   quartiles = "{quartiles[0]:.1%} to {quartiles[1]:.1%}"
   columns: Columns = {
     "": "{way}",
