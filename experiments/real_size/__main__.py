@@ -5,9 +5,10 @@
   python -m experiments.real_size --data FOLDER --quick       # a little of it, on a CPU
 
 Three arms, packed, unpacked and packed without the mask, see the same sequences, as many a
-step, and take turns, so that all stop at the same evaluation if the minutes are over.
-Another seed follows only if there is time for all of it. The report lists what was left
-out.
+step, and take turns. Then MRPC and STS-B are fine-tuned from packed and unpacked weights;
+a quarter of the minutes is kept for that. Where pretraining needs more than the rest, all
+arms stop at the same evaluation. Another seed follows only if there is time for all of it.
+The report lists what was left out.
 
 The minutes begin when the data are prepared; each arm gets as far as its first evaluation
 in any case. Results are written after each evaluation. The same command keeps finished
@@ -17,8 +18,9 @@ the data, it is not needed.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import itertools
+import os
 import pathlib
 import sys
 import tempfile
@@ -31,6 +33,11 @@ from training import compiler
 if __name__ == "__main__":
   compiler.set_flags()  # before JAX is imported
 
+import jax
+
+from experiments.finetuning import pretrained, real_tasks
+from experiments.finetuning.real_tasks import Files
+from experiments.finetuning.runs import Runs, run_all
 from experiments.packing_paper.curves.arms import lasting
 from experiments.real_size import results
 from experiments.real_size.results import is_finished, last, read
@@ -41,18 +48,23 @@ from lab.studies import study as studies
 from lab.studies.paired_run import PairedRun
 from lab.studies.study import Arm, Study
 from launch.data import PREPARED, prepare_dataset
+from launch.fields import read_config
+from launch.record.parameters import parameters_digest
 from launch.sweep.file import Run
 from packing.files import write_json
 from pipeline.dataset import MANIFEST
+from training.step import State
 
 ARMS = (
-  Arm("packed", {}),
-  Arm("constant", {}, "constant"),
+  Arm("packed", {}, keep=True),
+  Arm("constant", {}, "constant", keep=True),
   Arm("no_mask", {"model.attention_mask": "none"}),
 )
+TASKS = ("mrpc", "stsb")
 SEEDS, STEPS, BATCH = 2, 2000, 128  # at most; of a run; sequences a step
 RATE = 2e-3  # of LAMB; not tuned at this size
 EVALUATED = range(5, 101, 5)  # percent of a run
+FOR_TASKS = 0.25  # of the minutes
 TEXT_BYTES = 55_000_000  # so that the prepared data are below 40 MB
 VOCABULARY = "bert-base-uncased-vocab.txt"
 ON_DEVICE = {
@@ -83,21 +95,29 @@ def make_study(part: Part, prepared: pathlib.Path) -> Study:
   return Study(part.folder, ARMS, fields, seeds, config="configs/base.py")
 
 
-def prepare(part: Part, study: Study):
-  """Prepares the text if it is not there.
+def prepare(part: Part, study: Study, prepared: pathlib.Path):
+  """Prepares the text and the tasks that are not there.
 
   Raises:
     InputError: real data are needed and missing.
   """
-  config = study.runs[0][1].config.copy_and_resolve_references()
-  if pathlib.Path(config.data.directory, MANIFEST).exists():
-    return
-  data, least = part.real_data(), QUICK_BYTES if part.quick else TEXT_BYTES
-  with tempfile.TemporaryDirectory() as folder:
-    place = pathlib.Path(folder, "text.txt")
-    config.data.source = str(real_data.write_articles(data, place, at_least=least))
-    config.data.vocab_file = str(real_data.find(data, VOCABULARY))
-    prepare_dataset(config)
+  names = [x for x in ("text", *TASKS) if not (prepared / x / MANIFEST).exists()]
+  with tempfile.TemporaryDirectory() as temporary:
+    place = pathlib.Path(temporary)
+    for name in names:
+      data = part.real_data()
+      if name == "text":
+        config = study.runs[0][1].config.copy_and_resolve_references()
+        least = QUICK_BYTES if part.quick else TEXT_BYTES
+        text = real_data.write_articles(data, place / "text.txt", at_least=least)
+        fields: dict[str, Any] = {"data.source": str(text)}
+      else:
+        config = read_config(real_tasks.config_of(name))
+        files = real_tasks.glue(data, place, [name], quick=part.quick)[name]
+        fields = files.overrides(prepared / name)
+      fields["data.vocab_file"] = str(real_data.find(data, VOCABULARY))
+      config.update_from_flattened_dict(fields)
+      prepare_dataset(config)
 
 
 def pretrain(study: Study, seed: int, until: float) -> Iterator[None]:
@@ -115,15 +135,23 @@ def pretrain(study: Study, seed: int, until: float) -> Iterator[None]:
       one.compile()
       made.append((arm, run, one))
   turns = [one.train() for *_, one in made]
+  states: dict[str, State] = {}
   going, end_of_next = True, until
   while going and end_of_next <= until:
     start, going = time.monotonic(), False
     for (arm, run, _), turn in zip(made, turns, strict=True):
-      for result, _ in itertools.islice(turn, 1):
+      if (found := next(turn, None)) is not None:
+        result, states[run.name] = found
         _write(study, arm, run, result)
         going = True
     end_of_next = 2 * time.monotonic() - start
     yield
+  for arm, run, one in made:
+    record, state = read(study, arm, run), states.get(run.name)
+    if arm.keep and record and state:
+      one.keep(state)
+      digest = parameters_digest(jax.device_get(state["params"]))
+      _write(study, arm, run, record | {"parameters_digest": digest})
 
 
 def _write(study: Study, arm: Arm, run: Run, result: Mapping[str, Any]):
@@ -132,22 +160,66 @@ def _write(study: Study, arm: Arm, run: Run, result: Mapping[str, Any]):
   write_json(study.path(run), {**about, **result})
 
 
-def exhibits(part: Part, study: Study, *, minutes: float) -> Iterator[list[Exhibit]]:
+def make_tasks(part: Part, study: Study, prepared: pathlib.Path) -> dict[str, Runs]:
+  """The fine-tuning runs of each task, from the weights that pretraining has kept."""
+  kept = {
+    arm.name: [x for x in study.kept_of(arm.name) if studies.weights_digest(str(x))]
+    for arm in ARMS
+    if arm.keep
+  }
+  made = {}
+  for task in TASKS if any(kept.values()) else ():
+    fields = ON_DEVICE | {"data.directory": str(prepared / task)}
+    fields |= real_tasks.QUICK if part.quick else {}
+    files = {task: Files(PREPARED, "")}
+    (made[task],) = pretrained.make_runs(kept, files, part.folder, fields)
+  return made
+
+
+def fine_tune(tasks: Mapping[str, Runs], until: float) -> Iterator[None]:
+  """Makes the runs that have not ended, while there is time; pauses after each."""
+  longest = 0.0
+  for runs in tasks.values():
+    for run in runs.sweep.runs:
+      has_weights = pathlib.Path(run.config.model.init_from).is_dir()
+      if has_weights and runs.read(run) is None and time.monotonic() + longest < until:
+        start = time.monotonic()
+        one = dataclasses.replace(runs.sweep, runs=[run])
+        run_all([dataclasses.replace(runs, sweep=one)], number=1)
+        longest = max(longest, time.monotonic() - start)
+        yield
+
+
+def exhibits(
+  part: Part, study: Study, prepared: pathlib.Path, *, minutes: float
+) -> Iterator[list[Exhibit]]:
   """Trains what is not finished while there is time; yields what is known, again and again.
 
   Raises:
     InputError: real data are needed and missing.
-    Stopped: a loss is not finite.
+    Stopped: a loss is not finite, or fine-tuning failed.
   """
-  prepare(part, study)
-  until = time.monotonic() + 60 * minutes
+  prepare(part, study, prepared)
+  until, tasks = time.monotonic() + 60 * minutes, dict[str, Runs]()
+  until_tasks = until - FOR_TASKS * 60 * minutes
+
+  def known() -> list[Exhibit]:
+    left_out = results.left_out(study, tasks)
+    return [
+      results.pretraining(part, study, left_out),
+      results.fine_tuning(part, tasks, left_out),
+    ]
+
   for seed in range(1, study.seeds + 1):
     before = results.of_arms(study).values()
     as_long = sum(last(x[0])["seconds"] for x in before)
-    if seed == 1 or time.monotonic() + as_long <= until:
-      for _ in pretrain(study, seed, until):
-        yield [results.pretraining(part, study)]
-  yield [results.pretraining(part, study)]
+    if seed == 1 or time.monotonic() + as_long <= until_tasks:
+      for _ in pretrain(study, seed, until_tasks):
+        yield known()
+    tasks = make_tasks(part, study, prepared)
+    for _ in fine_tune(tasks, until):
+      yield known()
+  yield known()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -168,12 +240,15 @@ def main(arguments: list[str] | None = None) -> int:
   def work():
     study = make_study(part, prepared)
     if given.prepare:
-      prepare(part, study)
+      prepare(part, study, prepared)
       print(f"prepared in {prepared}")
       return
+    # Fine-tuning has processes of its own, which need memory, and the same device.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("JAX_PLATFORMS", "")
     compiler.keep_programs()
-    maker = functools.partial(exhibits, study=study, minutes=given.minutes)
-    made = parts.make_by_and_by(maker, part)
+    fields = {"study": study, "prepared": prepared, "minutes": given.minutes}
+    made = parts.make_by_and_by(functools.partial(exhibits, **fields), part)
     print("\n\n".join(report.section(exhibit, folder=".") for exhibit in made))
 
   return command.run(work)

@@ -1,4 +1,4 @@
-"""What the runs of the real size show: held-out losses, and speed."""
+"""What the runs of the real size show: held-out losses, speed, and scores."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.finetuning.runs import Runs
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import NAMES, mean_difference, table
 from lab import pictures, report
 from lab.exhibits import Exhibit, Part
-from lab.statistics import equivalent, larger
+from lab.statistics import equivalent, larger, mean_and_sd
 from lab.studies import study as studies
 from lab.studies.paired_run import held_out
 from lab.studies.study import Arm, ByArm, Study
@@ -56,7 +57,7 @@ def of_arms(study: Study) -> dict[str, list[dict[str, Any]]]:
   }
 
 
-def left_out(study: Study) -> str:
+def left_out(study: Study, tasks: Mapping[str, Runs]) -> str:
   """What is not run, or not to its end, as a paragraph; "" if nothing is."""
   lines = []
   for arm, run in study.runs:
@@ -66,10 +67,16 @@ def left_out(study: Study) -> str:
     elif not is_finished(result):
       steps = f"{last(result)['step']:,} of {result['recipe']['steps']:,}"
       lines.append(f"{run.name} after step {steps}")
+  lines += [
+    f"{task} from {run.arm.rpartition('-')[0]}"
+    for task, runs in tasks.items()
+    for run in runs.sweep.runs
+    if runs.read(run) is None
+  ]
   return f"Not run in these minutes, or not to the end: {'; '.join(lines)}." * bool(lines)
 
 
-def pretraining(part: Part, study: Study) -> Exhibit:
+def pretraining(part: Part, study: Study, left_out: str) -> Exhibit:
   """The exhibit of held-out losses, over steps and over time."""
   name, title = "Figures 3, 4 and 18 to 21, at real size", "BERT from scratch on Wikipedia"
   claim = "Packed and unpacked training have one learning curve; without the mask the loss "
@@ -77,7 +84,7 @@ def pretraining(part: Part, study: Study) -> Exhibit:
   results = of_arms(study)
   if not results:
     why = "Not all arms have been evaluated yet."
-    return part.not_run(name, title, why, claim=claim, text=left_out(study))
+    return part.not_run(name, title, why, claim=claim, text=left_out)
   packed, unpacked, no_mask = results.values()
   seconds = {x: np.mean([last(run)["seconds"] for run in results[x]]) for x in results}
   rates = {x: last(results[x][0])["sequences"] / seconds[x] for x in results}
@@ -107,12 +114,7 @@ def pretraining(part: Part, study: Study) -> Exhibit:
   header = ["arm", "minutes", "sequences a second", "times unpacked"]
   losses = list(map(held_out, results.values()))
   same = "Packed and unpacked training reach the same loss"
-  texts = [
-    about,
-    table(results, list(results)),
-    report.table(header, rows),
-    left_out(study),
-  ]
+  texts = [about, table(results, list(results)), report.table(header, rows), left_out]
   return part.exhibit(
     name,
     title,
@@ -141,3 +143,25 @@ def draw(path: pathlib.Path, results: ByArm, title: str):
   panels[1].set(xlabel="minutes of training", xlim=0)
   pictures.legend_below(drawing, columns=3)
   pictures.save(drawing, path, title)
+
+
+def fine_tuning(part: Part, tasks: Mapping[str, Runs], left_out: str) -> Exhibit:
+  """The exhibit of the scores of fine-tuned weights."""
+  name, title = "Table 3, at real size", "Fine-tuned from packed and from unpacked weights"
+  claim = "A model that was pretrained packed scores the same as the reference."
+  scores: dict[tuple[str, str], list[float]] = {}
+  for task, runs in tasks.items():
+    for run in runs.sweep.runs:
+      if (result := runs.read(run)) is not None:
+        of_arm = scores.setdefault((task, run.arm.partition(",")[0]), [])
+        of_arm.append(100 * result["summary"]["eval_score"])
+  if not scores:
+    why = "No weights have been fine-tuned yet."
+    return part.not_run(name, title, why, claim=claim, text=left_out)
+  rows = [[task, NAMES[arm], mean_and_sd(x, 1)] for (task, arm), x in scores.items()]
+  finding = "; ".join(f"{task} {score} {arm}" for task, arm, score in rows)
+  header = ["task", "pretrained", "score (%)"]
+  about = "Fine-tuning is packed for all. So few seeds prove no difference."
+  texts = [report.table(header, rows, left=(0, 1)), about, left_out]
+  text = "\n\n".join(filter(None, texts))
+  return part.exhibit(name, title, f"Scores: {finding}.", claim=claim, text=text)

@@ -37,35 +37,39 @@ def test_data_that_are_missing_are_refused_in_one_line(data, tmp_path, capsys, m
 
 @pytest.mark.slow
 def test_minutes_are_obeyed_and_finished_runs_are_kept(data, tmp_path, monkeypatch):
+  monkeypatch.setattr(real_size, "TASKS", ("mrpc",))
   folder, prepared = tmp_path / "out", tmp_path / "prepared"
 
   def start(minutes, data=None):
     part = Part(folder, "command", quick=True, data=data)
     study = real_size.make_study(part, prepared)
-    maker = functools.partial(real_size.exhibits, study=study, minutes=minutes)
-    made = parts.make_by_and_by(maker, part)
+    fields = {"study": study, "prepared": prepared, "minutes": minutes}
+    made = parts.make_by_and_by(functools.partial(real_size.exhibits, **fields), part)
     kept = json.loads((folder / "exhibits.json").read_text())
     assert [x["finding"] for x in kept] == [x.finding for x in made]
     return made, [results.read(study, *pair) for pair in study.runs]
 
   # A turn of each arm fits, and nothing else.
-  (losses,), records = start(1e-3, str(data))
+  (losses, scores), records = start(1e-3, str(data))
   assert [len(record["evaluations"]) for record in records] == [1, 1, 1]
   assert "Not run in these minutes, or not to the end: packed,seed=1 after" in losses.text
+  assert scores.agreement == "not run here"
 
-  (losses,), records = start(10)  # the data are prepared
+  (losses, scores), records = start(10)  # the data are prepared
   assert all(map(results.is_finished, records))
-  assert "Not run" not in losses.text
+  assert "Not run" not in losses.text + scores.text
   assert (folder / losses.pictures[0]).stat().st_size
   packed, unpacked, no_mask = (results.last(record) for record in records)
   assert packed["own"]["mlm_loss"] == pytest.approx(unpacked["own"]["mlm_loss"], abs=0.05)
   assert no_mask["own"]["mlm_loss"] != no_mask["alone"]["mlm_loss"]
   assert packed["sequences"] == pytest.approx(unpacked["sequences"], rel=0.2)
+  assert scores.text.count("| mrpc |") == 2
 
   def again(*_, **__):
     raise AssertionError("a finished run began again")
 
   monkeypatch.setattr(real_size, "PairedRun", again)
-  (kept,), same = start(10)
+  monkeypatch.setattr(real_size, "run_all", again)
+  (_, kept), same = start(10)
   assert same == records
-  assert kept.finding == losses.finding
+  assert kept.finding == scores.finding
