@@ -10,10 +10,9 @@ a quarter of the minutes is kept for that. Where pretraining needs more than the
 arms stop at the same evaluation. Another seed follows only if there is time for all of it.
 The report lists what was left out.
 
-The minutes begin when the data are prepared; each arm gets as far as its first evaluation
-in any case. Results are written after each evaluation. The same command keeps finished
-runs, and begins the others again. `--data` is that of lab/real_data.py; once --prepared has
-the data, it is not needed.
+The minutes begin once the arms are compiled. Results are written after each evaluation.
+The same command keeps finished runs, and begins the others again. `--data` is that of
+lab/real_data.py; once --prepared has the data, it is not needed.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ ARMS = (
   Arm("no_mask", {"model.attention_mask": "none"}),
 )
 TASKS = ("mrpc", "stsb")
-SEEDS, STEPS, BATCH = 2, 2000, 128  # at most; of a run; sequences a step
+SEEDS, STEPS, BATCH = 2, 2000, 128
 RATE = 2e-3  # of LAMB; not tuned at this size
 EVALUATED = range(5, 101, 5)  # percent of a run
 FOR_TASKS = 0.25  # of the minutes
@@ -86,12 +85,31 @@ QUICK = {"model.size": "tiny", "data.max_sequence_length": 128}
 QUICK_STEPS, QUICK_BATCH, QUICK_BYTES = 12, 8, 400_000
 
 
-def make_study(part: Part, prepared: pathlib.Path) -> Study:
+class Clock:
+  """The seconds of a command, which begin when it has compiled."""
+
+  def __init__(self, minutes: float):
+    self.seconds = 60 * minutes
+    self._end: float | None = None
+
+  def start(self):
+    self._end = self._end or time.monotonic() + self.seconds
+
+  @property
+  def left(self) -> float:
+    return self._end - time.monotonic() if self._end else self.seconds
+
+  @property
+  def left_to_pretrain(self) -> float:
+    return self.left - FOR_TASKS * self.seconds
+
+
+def make_study(part: Part, prepared: pathlib.Path, *, steps: int, rate: float) -> Study:
   """The study of pretraining, on data that are prepared in a folder."""
-  steps, batch = (QUICK_STEPS, QUICK_BATCH) if part.quick else (STEPS, BATCH)
-  fields = {"data.directory": str(prepared / "text"), "optimizer.learning_rate": RATE}
+  steps, batch = (QUICK_STEPS, QUICK_BATCH) if part.quick else (steps, BATCH)
+  fields = {"data.directory": str(prepared / "text"), "optimizer.learning_rate": rate}
   fields |= OVERRIDES | lasting(steps * batch, batch) | (QUICK if part.quick else {})
-  seeds = 1 if part.quick else SEEDS
+  seeds = 1 if part.quick else part.seeds or SEEDS
   return Study(part.folder, ARMS, fields, seeds, config="configs/base.py")
 
 
@@ -120,11 +138,10 @@ def prepare(part: Part, study: Study, prepared: pathlib.Path):
       prepare_dataset(config)
 
 
-def pretrain(study: Study, seed: int, until: float) -> Iterator[None]:
+def pretrain(study: Study, seed: int, clock: Clock) -> Iterator[None]:
   """Trains the arms of a seed that have not finished, in turns; pauses after each turn.
 
-  Ends before a second turn, or a later one, that would end after `until`, a time of
-  `time.monotonic`.
+  Ends before a turn that would take from the time for fine-tuning.
   """
   made: list[tuple[Arm, Run, PairedRun]] = []
   for arm, run in study.runs:
@@ -134,30 +151,34 @@ def pretrain(study: Study, seed: int, until: float) -> Iterator[None]:
       one = PairedRun(arm, run.config, folder=folder, evaluated=EVALUATED)
       one.compile()
       made.append((arm, run, one))
+  clock.start()
   turns = [one.train() for *_, one in made]
   states: dict[str, State] = {}
-  going, end_of_next = True, until
-  while going and end_of_next <= until:
+  seconds, going = 0.0, True
+  while going and clock.left_to_pretrain >= seconds:
     start, going = time.monotonic(), False
     for (arm, run, _), turn in zip(made, turns, strict=True):
       if (found := next(turn, None)) is not None:
         result, states[run.name] = found
         _write(study, arm, run, result)
         going = True
-    end_of_next = 2 * time.monotonic() - start
+    seconds = time.monotonic() - start
     yield
   for arm, run, one in made:
     record, state = read(study, arm, run), states.get(run.name)
-    if arm.keep and record and state:
+    if arm.keep and record and state and int(state["step"]) == last(record)["step"]:
       one.keep(state)
       digest = parameters_digest(jax.device_get(state["params"]))
       _write(study, arm, run, record | {"parameters_digest": digest})
 
 
 def _write(study: Study, arm: Arm, run: Run, result: Mapping[str, Any]):
-  about = {"run": studies.identity(arm, run.config)} | studies.known_by(run.config)
-  study.path(run).parent.mkdir(parents=True, exist_ok=True)
-  write_json(study.path(run), {**about, **result})
+  """Writes a record, unless an earlier start of the command came further."""
+  before = read(study, arm, run)
+  if before is None or last(before)["step"] <= last(result)["step"]:
+    about = {"run": studies.identity(arm, run.config)} | studies.known_by(run.config)
+    study.path(run).parent.mkdir(parents=True, exist_ok=True)
+    write_json(study.path(run), {**about, **result})
 
 
 def make_tasks(part: Part, study: Study, prepared: pathlib.Path) -> dict[str, Runs]:
@@ -176,13 +197,13 @@ def make_tasks(part: Part, study: Study, prepared: pathlib.Path) -> dict[str, Ru
   return made
 
 
-def fine_tune(tasks: Mapping[str, Runs], until: float) -> Iterator[None]:
+def fine_tune(tasks: Mapping[str, Runs], clock: Clock) -> Iterator[None]:
   """Makes the runs that have not ended, while there is time; pauses after each."""
   longest = 0.0
   for runs in tasks.values():
     for run in runs.sweep.runs:
       has_weights = pathlib.Path(run.config.model.init_from).is_dir()
-      if has_weights and runs.read(run) is None and time.monotonic() + longest < until:
+      if has_weights and runs.read(run) is None and clock.left > longest:
         start = time.monotonic()
         one = dataclasses.replace(runs.sweep, runs=[run])
         run_all([dataclasses.replace(runs, sweep=one)], number=1)
@@ -200,10 +221,10 @@ def exhibits(
     Stopped: a loss is not finite, or fine-tuning failed.
   """
   prepare(part, study, prepared)
-  until, tasks = time.monotonic() + 60 * minutes, dict[str, Runs]()
-  until_tasks = until - FOR_TASKS * 60 * minutes
+  clock, tasks = Clock(minutes), dict[str, Runs]()
 
   def known() -> list[Exhibit]:
+    print(f"{max(clock.left, 0) / 60:.1f} minutes left", file=sys.stderr, flush=True)
     left_out = results.left_out(study, tasks)
     return [
       results.pretraining(part, study, left_out),
@@ -212,12 +233,11 @@ def exhibits(
 
   for seed in range(1, study.seeds + 1):
     before = results.of_arms(study).values()
-    as_long = sum(last(x[0])["seconds"] for x in before)
-    if seed == 1 or time.monotonic() + as_long <= until_tasks:
-      for _ in pretrain(study, seed, until_tasks):
+    if seed == 1 or clock.left_to_pretrain >= sum(last(x[0])["seconds"] for x in before):
+      for _ in pretrain(study, seed, clock):
         yield known()
     tasks = make_tasks(part, study, prepared)
-    for _ in fine_tune(tasks, until):
+    for _ in fine_tune(tasks, clock):
       yield known()
   yield known()
 
@@ -230,15 +250,19 @@ def main(arguments: list[str] | None = None) -> int:
   options.add(parser, "--prepared", place, about, type=pathlib.Path)
   parser.add_argument("--prepare", action="store_true", help="only prepare the data")
   options.add(parser, "--minutes", 10, "start nothing that may end after this time")
+  options.add(parser, "--seeds", SEEDS, "at most")
+  options.add(parser, "--steps", STEPS, f"of a run, each of {BATCH} sequences")
+  about = "the peak learning rate; runs with another one replace those in --workdir"
+  options.add(parser, "--rate", RATE, about, type=float)
   about = "a tiny model and little text, in folders of their own, named quick"
   parser.add_argument("--quick", action="store_true", help=about)
   given = parser.parse_args(arguments)
   inner = "quick" if given.quick else ""
   prepared, line = given.prepared / inner, "python -m experiments.real_size --data FOLDER"
-  part = Part(given.workdir / inner, line, given.quick, data=given.data)
+  part = Part(given.workdir / inner, line, given.quick, given.seeds, data=given.data)
 
   def work():
-    study = make_study(part, prepared)
+    study = make_study(part, prepared, steps=given.steps, rate=given.rate)
     if given.prepare:
       prepare(part, study, prepared)
       print(f"prepared in {prepared}")

@@ -42,7 +42,7 @@ def test_minutes_are_obeyed_and_finished_runs_are_kept(data, tmp_path, monkeypat
 
   def start(minutes, data=None):
     part = Part(folder, "command", quick=True, data=data)
-    study = real_size.make_study(part, prepared)
+    study = real_size.make_study(part, prepared, steps=1, rate=1e-3)
     fields = {"study": study, "prepared": prepared, "minutes": minutes}
     made = parts.make_by_and_by(functools.partial(real_size.exhibits, **fields), part)
     kept = json.loads((folder / "exhibits.json").read_text())
