@@ -46,7 +46,6 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.inference --json results/inference.json
 	@$(BIN)/python -m benchmarks.training --json results/training.json
 	@$(BIN)/python -m benchmarks.speedup --json results/speedup.json
-	@$(BIN)/python -m benchmarks.growth --picture results/growth.png --json results/growth.json
 
 balance: .venv/installed
 	@$(BIN)/python -m experiments.load_balance --quick --workdir=results/balance

@@ -16,7 +16,7 @@ Then, in the order of --cases, as far as --minutes allows:
   Wikipedia's; rows above 512 tokens hold as many as fit. Of the first two cases, also where
   the time goes, from JAX's trace. The first case is also that of the other parts.
 - attention: the first case with the other proven implementations.
-- changes, options: the first case with one change of the model or one option of XLA.
+- dropout: the first case with dropout.
 - train.py: the program itself on the standard library's text, and its bare step.
 - pytorch: transformers' BERT on sequences of the first case, with AdamW: padded, un-padded,
   with torch.compile, and flattened with FlashAttention.
@@ -47,7 +47,7 @@ import jax
 
 from benchmarks.accelerator_report import report
 from benchmarks.accelerator_session import Record, Session, prove
-from benchmarks.accelerator_steps import Case, Change, Pace
+from benchmarks.accelerator_steps import Case, Pace
 from benchmarks.command import make_parser, write
 from benchmarks.trace import name_operations
 from lab.machine import machine_and_device
@@ -65,25 +65,10 @@ CASES = (
 )
 TINY = (Case("tiny", 128, 4), Case("modern_tiny", 128, 4))  # for any machine
 # What follows the first two cases, and what follows the first five.
-EARLY, LATE = ("changes", "train.py", "pytorch"), ("attention", "options")
+EARLY, LATE = ("dropout", "train.py", "pytorch"), ("attention",)
 NAMES = [x.name for x in CASES]
 NAMES = [*NAMES[:2], *EARLY, *NAMES[2:5], *LATE, *NAMES[5:]]
 PACE, CPU_PACE = Pace(steps=20, blocks=4, waited=20), Pace(steps=5, blocks=2, waited=2)
-# Steps with one difference; to try another field of the model's config, add a line.
-CHANGES = (Change("dropout 0.1", fields={"dropout_rate": 0.1}),)
-# One of the first two is what the step has anyway: its ratio shows the noise.
-OPTIONS = tuple(
-  Change(f"{name}={value}", options={name: value})
-  for name, value in (
-    ("xla_allow_excess_precision", False),
-    ("xla_allow_excess_precision", True),
-    ("xla_gpu_enable_cublaslt", True),
-    ("xla_gpu_enable_cudnn_layer_norm", True),
-    ("xla_gpu_dot_merger_threshold_mb", 512),
-    ("xla_gpu_cudnn_gemm_fusion_level", 2),
-  )
-)
-CHANGED = {"changes": CHANGES, "options": OPTIONS}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "flash_attn")
 JAX_SHARE = "0.5"  # of a GPU's memory; the rest is for PyTorch, or for train.py
 
@@ -160,7 +145,6 @@ def main(arguments: list[str] | None = None):
     record,
     until=until,
     cases=[by_name[name] for name in names if name in by_name] or CASES[:1],
-    changes=CHANGED,
     dtype=dtype,
     pace=pace,
     proven=prove(record, dtype),

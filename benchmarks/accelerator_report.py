@@ -29,7 +29,7 @@ def report(known: dict[str, Any]) -> str:
       (f"Where the time of a packed step goes: {case}", kind_table(kinds))
       for case, kinds in known["kinds"].items()
     ),
-    ("Packed steps with one change", _change_table(known["changes"])),
+    ("Packed steps with dropout", _dropout_table(known["dropout"])),
     ("train.py", _program_lines(known["programs"])),
     ("PyTorch", _peer_table(known["peers"])),
     ("Left out", "\n".join(f"- {x['case']}: {x['why']}" for x in known["left_out"])),
@@ -88,19 +88,19 @@ def _step_table(steps: Sequence[dict], peak: float) -> str:
   )
 
 
-def _change_table(changes: Sequence[dict]) -> str:
+def _dropout_table(steps: Sequence[dict]) -> str:
   records = [
     {
       "case": x["case"],
-      "change": x["change"],
+      "dropout": f"{x['rate']}",
       "ms": f"{1e3 * x['seconds']['median']:,.1f}",
-      "time : without the change": spread(x["ratio"], 3),
+      "time : without": spread(x["ratio"], 3),
       "GB": f"{x['bytes'] / 1e9:.2f}",
       "compiled in s": f"{x['compile_seconds']:.0f}",
     }
-    for x in changes
+    for x in steps
   ]
-  return record_table(records, left=("case", "change"))
+  return record_table(records, left=("case",))
 
 
 def _program_lines(programs: Sequence[dict]) -> str:

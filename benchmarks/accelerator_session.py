@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,7 +21,6 @@ from benchmarks.accelerator_report import report
 from benchmarks.accelerator_steps import (
   Bench,
   Case,
-  Change,
   Pace,
   choose,
   halving,
@@ -47,7 +46,7 @@ class Record:
   def __init__(self, folder: pathlib.Path, **about: Any):
     self._folder = folder
     self.known: dict[str, Any] = about
-    lists = "proofs", "beside_xla", "steps", "changes", "programs", "peers", "left_out"
+    lists = "proofs", "beside_xla", "steps", "dropout", "programs", "peers", "left_out"
     self.known |= {kind: [] for kind in lists} | {"kinds": {}}
     self.write()
 
@@ -73,7 +72,6 @@ class Session:
   record: Record  # takes the results
   until: float  # a time of `time.monotonic`
   cases: Sequence[Case]  # of steps; the first is also that of the other parts
-  changes: Mapping[str, Sequence[Change]]  # of its packed steps, by the name of a part
   dtype: str  # of the computation
   pace: Pace  # how long steps are timed
   proven: Sequence[str]  # implementations of attention whose proofs pass
@@ -92,8 +90,8 @@ class Session:
       for other in (name for name in self.proven if name != chosen):
         what = f"{first.name} with {other}"
         self._attempt(what, first.seconds, functools.partial(self._time, first, other))
-    for change in self.changes.get(name, ()):
-      self._attempt(change.name, 50, functools.partial(self._compare, change))
+    if name == "dropout":
+      self._attempt(name, 50, self._dropout)
     if name == "train.py":
       self._attempt(name, 90, self._train)
     if name == "pytorch" and self.torch_device:
@@ -146,8 +144,8 @@ class Session:
       else:
         self.record.leave_out(f"{case.name}, kinds", "JAX's trace has no operations")
 
-  def _compare(self, change: Change):
-    self.record.add("changes", self._first_bench().compare(change))
+  def _dropout(self):
+    self.record.add("dropout", self._first_bench().with_dropout())
 
   def _train(self):
     with tempfile.TemporaryDirectory() as folder:

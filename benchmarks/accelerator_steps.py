@@ -1,4 +1,4 @@
-"""Training steps of one shape on one device: packed, one sequence a row, and changed."""
+"""Training steps of one shape on one device: packed, one a row, and with dropout."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from training.mesh import make_mesh, put_batch
 
 Result = TypeVar("Result")
 BATCHES = 5  # a block of steps takes each equally often
+DROPOUT = 0.1  # of BERT
 
 
 class Case(NamedTuple):
@@ -47,20 +48,6 @@ class Case(NamedTuple):
     family = "bert" if size == self.size else "modern_bert"
     given = size, implementation, dtype, self.row_length
     return make_programs(*given, family=family, **fields)
-
-
-class Change(NamedTuple):
-  """A step that differs from the ordinary one.
-
-  Attributes:
-    name: what is changed.
-    fields: of the model's config, other than its own.
-    options: of XLA, besides XLA_FLAGS.
-  """
-
-  name: str
-  fields: Mapping[str, Any] = {}
-  options: Mapping[str, Any] = {}
 
 
 class Pace(NamedTuple):
@@ -148,23 +135,24 @@ class Bench:
       "compile_seconds": {kind: step.seconds for kind, step in self._steps.items()},
     }
 
-  def compare(self, change: Change) -> dict[str, Any]:
-    """Times packed steps with and without a change, in blocks, in turns.
+  def with_dropout(self) -> dict[str, Any]:
+    """Times packed steps with dropout and without, in blocks, in turns.
 
     Returns:
-      `seconds` of a changed step and the `ratio` to the step without the change, as medians
-      and quartiles; its `bytes` and `compile_seconds`.
+      The `rate` of dropout; `seconds` of a step with it, and the `ratio` to one without, as
+      medians and quartiles; its `bytes` and `compile_seconds`.
     """
-    programs = self.case.programs(self.implementation, self._dtype, **change.fields)
-    changed = compile_step(programs["packed"], self._placed["packed"][0], change.options)
-    steps = {"packed": self._steps["packed"], change.name: changed}
+    fields = {"dropout_rate": DROPOUT}
+    programs = self.case.programs(self.implementation, self._dtype, **fields)
+    changed = compile_step(programs["packed"], self._placed["packed"][0])
+    steps = {"packed": self._steps["packed"], "dropout": changed}
     runs = self._runs(steps, self._pace.steps)
-    seconds = in_turns(runs, rounds=self._pace.blocks, name=change.name)
+    seconds = in_turns(runs, rounds=self._pace.blocks, name="dropout")
     return {
       "case": self.case.name,
-      "change": change.name,
-      "seconds": quartiles(seconds[change.name] / self._pace.steps),
-      "ratio": quartiles(seconds[change.name] / seconds["packed"]),
+      "rate": DROPOUT,
+      "seconds": quartiles(seconds["dropout"] / self._pace.steps),
+      "ratio": quartiles(seconds["dropout"] / seconds["packed"]),
       "bytes": changed.bytes,
       "compile_seconds": changed.seconds,
     }

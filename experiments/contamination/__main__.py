@@ -20,8 +20,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import pathlib
+import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,12 +41,12 @@ from experiments.packing_paper.curves.tables import (
   table,
 )
 from lab import command, real_data, records
-from lab.embeddings import embedder
 from lab.exhibits import Exhibit, Part
 from lab.plans import made_once
 from lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
 from lab.studies.paired_run import held_out
 from lab.studies.study import SEEDS, Arm, ByArm, Study
+from launch.sweep.jobs import ROOT
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import open_source
@@ -78,7 +80,6 @@ OVERRIDES: dict[str, Any] = {
   "train.micro_batch_size": 0,
   "train.duration": "1 epochs",
 }
-EMBEDDED_ROWS = 8  # in a batch
 CLAIM = "(A question of our own.) Packing does not hurt; contamination does."
 SIMILARITY = "stsb"  # the task whose labels embeddings are compared with
 FIELDS: dict[str, Any] = {
@@ -124,12 +125,21 @@ def rank_correlation(folder: pathlib.Path, files: Files) -> float:
     for document in partition.read()
   ]
   sentences = [pair[name] for name in fields.required[:2] for pair in pairs]
-  source = files.held_out_source
-  embed = embedder(folder, source=source, longest=files.longest, rows=EMBEDDED_ROWS)
-  vectors = embed(sentences)
+  vectors = embed(folder, sentences, longest=files.longest)
   first, second = np.split(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 2)
   labels = [float(pair["label"]) for pair in pairs]
   return 100 * float(scipy.stats.spearmanr((first * second).sum(1), labels).statistic)
+
+
+def embed(folder: pathlib.Path, texts: Sequence[str], *, longest: int) -> np.ndarray:
+  """float32[N, D]: means over the tokens, by predict.py; `longest` in tokens."""
+  with tempfile.TemporaryDirectory() as temporary:
+    source, out = (pathlib.Path(temporary, name) for name in ("texts.txt", "vectors.npy"))
+    source.write_text("\n".join(texts) + "\n")
+    words = [sys.executable, "predict.py", str(folder.absolute()), "--embed=mean"]
+    words += [f"--max-sequence-length={longest}", f"--input={source}", f"--out={out}"]
+    subprocess.run(words, cwd=ROOT, check=True)
+    return np.load(out)
 
 
 def losses(part: Part, results: ByArm) -> Exhibit:

@@ -154,8 +154,8 @@ def simulate(case: Case, plan: Plan, devices: int) -> list[dict[str, Any]]:
   """A row for each model and way.
 
   `waiting` is the share of time that devices wait; `steps`, the standard deviation of a
-  step's time divided by its mean; `gain`, the speed-up over attention that computes whole
-  rows; and `price`, how many times as much a pair may cost before whole rows are as fast.
+  step's time divided by its mean; and `gain`, the speed-up over attention that computes
+  whole rows.
   """
   batch = devices * case.rows
   steps = int(np.clip(PACKS // batch, 16, 200))
@@ -166,7 +166,6 @@ def simulate(case: Case, plan: Plan, devices: int) -> list[dict[str, Any]]:
   for way, deal in WAYS.items():
     rng = np.random.default_rng([devices, case.row_length, 1])
     of_packs = deal(squares, devices, case.rows, rng)
-    price = case.rows * case.row_length**2 / _slowest(of_packs, devices).mean()
     for model, cost in MODELS.items():
       costs = cost.of_squares(of_packs, row_length=case.row_length)
       slowest = _slowest(costs, devices)
@@ -182,7 +181,6 @@ def simulate(case: Case, plan: Plan, devices: int) -> list[dict[str, Any]]:
           "waiting": packing.waiting(costs, devices=devices),
           "steps": float(slowest.std() / slowest.mean()),
           "gain": float(whole / slowest.mean()),
-          "price": float(price),
         }
       )
   return rows
@@ -203,7 +201,6 @@ _SHOWN = (  # ways in pictures, with their style; tables have all ways
 _MOST = {  # columns for the largest number of devices
   "a step's spread": "{steps:.2%}",
   "over whole rows": "{gain:.3f}",
-  "price of a pair": "{price:.2f}",
 }
 
 
@@ -220,9 +217,8 @@ def tables(result: Mapping[str, Any]) -> str:
       parts += [
         f"Rows of {length:,} tokens, {case}{source}, {own} a device; {model}. The first "
         "columns have the share of time that devices wait, by the number of devices. The "
-        "last three are for the largest number: the standard deviation of a step's time "
-        "divided by its mean; the speed-up over attention that computes whole rows; and "
-        "how many times as much a pair may cost before whole rows are as fast:",
+        "last two are for the largest number: the standard deviation of a step's time "
+        "divided by its mean; and the speed-up over attention that computes whole rows:",
         by_devices(here, "{waiting:.2%}", most=_MOST),
       ]
   return "\n\n".join(parts)

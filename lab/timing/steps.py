@@ -69,28 +69,17 @@ class CompiledStep(NamedTuple):
 
   run: jax.stages.Compiled  # from a state and a batch to the next state and the totals
   bytes: int  # by XLA's plan: arguments, results and temporary arrays; the state once
-  argument_bytes: int  # of these, the state and the batch
   seconds: float  # to trace and compile it, or to read it where compiled programs are kept
 
 
 def compile_step(
   program: TrainingProgram,
   batch: Mapping[str, jax.Array],
-  options: Mapping[str, Any] | None = None,
 ) -> CompiledStep:
-  """Compiles the training step for batches like this one.
-
-  Args:
-    program: the program that makes the step.
-    batch: a batch of the step's shape.
-    options: of XLA, by name, besides those in XLA_FLAGS.
-
-  Raises:
-    JaxRuntimeError: this XLA does not know an option.
-  """
+  """Compiles the training step of a program for batches like this one."""
   start = time.perf_counter()
   lowered = program.train_step.lower(program.abstract_state(), batch)
-  step = lowered.compile(compiler_options=dict(options or {}) or None)
+  step = lowered.compile()
   seconds = time.perf_counter() - start
   plan: Any = step.memory_analysis()
   return CompiledStep(
@@ -99,7 +88,6 @@ def compile_step(
     + plan.output_size_in_bytes
     - plan.alias_size_in_bytes
     + plan.temp_size_in_bytes,
-    argument_bytes=plan.argument_size_in_bytes,
     seconds=seconds,
   )
 

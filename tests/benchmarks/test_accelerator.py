@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import accelerator, accelerator_session, train_program
 from benchmarks.accelerator_session import Record, Session
-from benchmarks.accelerator_steps import Bench, Case, Change, Pace, choose, halving
+from benchmarks.accelerator_steps import Bench, Case, Pace, choose, halving
 from configs import base
 from launch.record.flops import Peak
 from model.testing import verify
@@ -38,7 +38,6 @@ def record(tmp_path):
 
 def make_session(record, *, cases=(TINY,), until=None, **changed):
   options: dict[str, Any] = {
-    "changes": {},
     "dtype": "float32",
     "pace": PACE,
     "proven": ["xla"],
@@ -132,15 +131,11 @@ def test_steps_are_timed_in_blocks_and_each(bench, record, tmp_path):
   assert "xla: the test says so." in report
 
 
-def test_a_change_is_timed_beside_the_step_without_it(bench, record, tmp_path):
-  record.add("changes", bench.compare(Change("dropout", fields={"dropout_rate": 0.1})))
-  (change,) = written(tmp_path)["changes"]
-  assert change["ratio"]["median"] > 0.5
-  assert "| tiny:128 | dropout |" in (tmp_path / "report.md").read_text()
-  option = Change("an option", options={"xla_allow_excess_precision": True})
-  assert 0.5 < bench.compare(option)["ratio"]["median"] < 2
-  with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
-    bench.compare(Change("x", options={"xla_no_such_option": True}))
+def test_dropout_is_timed_beside_the_step_without_it(bench, record, tmp_path):
+  record.add("dropout", bench.with_dropout())
+  (dropout,) = written(tmp_path)["dropout"]
+  assert dropout["ratio"]["median"] > 0.5
+  assert "| tiny:128 | 0.1 |" in (tmp_path / "report.md").read_text()
 
 
 def test_rows_are_halved_until_memory_suffices():
@@ -289,13 +284,13 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_json_has_what_the_folder_has(tmp_path, nothing_measured):
-  words = ["--cases=options,tiny:128", f"--out={tmp_path}"]
+  words = ["--cases=dropout,tiny:128", f"--out={tmp_path}"]
   accelerator.main([*words, f"--json={tmp_path / 'all.json'}"])
   found = json.loads((tmp_path / "all.json").read_text())
   assert found.pop("options")["out"] == str(tmp_path)
   assert found == written(tmp_path)
   assert found["versions"]["jax"] == jax.__version__
-  assert nothing_measured == ["options", "tiny:128"]
+  assert nothing_measured == ["dropout", "tiny:128"]
 
 
 @pytest.mark.usefixtures("on_cpu", "nothing_measured")
@@ -310,7 +305,7 @@ def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_every_part_is_measured_on_a_cpu(tmp_path):
-  parts = "tiny:128,modern_tiny:128,changes,train.py,pytorch,attention"
+  parts = "tiny:128,modern_tiny:128,dropout,train.py,pytorch,attention"
   words = ["-m", "benchmarks.accelerator", "--out", tmp_path, f"--cases={parts}"]
   words.append("--minutes=60")
   subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
@@ -321,7 +316,7 @@ def test_every_part_is_measured_on_a_cpu(tmp_path):
   assert found["kinds"]["tiny:128"]["products"]["seconds"] > 0
   (program,) = found["programs"]
   assert 0.3 < program["ratio"] < 3
-  assert [x["change"] for x in found["changes"]] == ["dropout 0.1"]
+  assert [x["rate"] for x in found["dropout"]] == [0.1]
 
 
 @pytest.mark.slow

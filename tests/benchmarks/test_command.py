@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchmarks import growth, inference, pipeline, speedup, training
+from benchmarks import inference, pipeline, speedup, training
 
 LEAST = "expected a whole number of at least 1, found"
 MISTAKES = [
-  (growth, "--rounds=0", f"{LEAST} 0"),
-  (growth, "--json=/dev/null/a/growth.json", "cannot write /dev/null/a/growth.json"),
+  (inference, "--rounds=0", f"{LEAST} 0"),
+  (speedup, "--json=/dev/null/a/steps.json", "cannot write /dev/null/a/steps.json"),
   (inference, "--histograms=glue_cola_127", "there is no 'glue_cola_127'"),
   (pipeline, "--sequences=31", "--sequences is 31; expected at least a batch, 32"),
   (speedup, "--tokens=511", "--tokens is 511; expected at least a row, 512"),
