@@ -104,9 +104,10 @@ def heuristics(part: Part, results: ByArm, more: ByArm) -> Exhibit:
   mean = {name: float(np.mean(final[name])) for name in ("unpacked", *twice)}
   best, worst = min(twice, key=mean.__getitem__), max(twice, key=mean.__getitem__)
   finding = (
-    f"With twice the batch, '{NAMES[best]}' ends with the lowest held-out loss "
-    f"({mean[best] - mean['unpacked']:+.4f} nats from unpacked training at the single "
-    f"batch), '{NAMES[worst]}' with the highest ({mean[worst] - mean['unpacked']:+.4f})."
+    f"Of the packed arms with twice the batch, '{NAMES[best]}' ends with the lowest "
+    f"held-out loss ({mean[best] - mean['unpacked']:+.4f} nats from unpacked training at "
+    f"the single batch), '{NAMES[worst]}' with the highest "
+    f"({mean[worst] - mean['unpacked']:+.4f})."
   )
   when = f"after {EARLY_SHARE:.0%} of the sequences"
   return comparison(
