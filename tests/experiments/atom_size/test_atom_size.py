@@ -186,7 +186,8 @@ def test_the_claim_fails_if_another_atom_is_better(found, part):
 def test_the_second_epoch_is_read_from_its_first_tenth_to_its_last(found, part):
   everywhere = second_epoch(part, {64: found, 128: found})
   assert outcomes(everywhere) == ["fails", "holds", "fails", "holds", "holds"]
-  later = {}  # atoms of a row, with more in the first tenth of the second epoch of three
+  # Atoms of a row, with more in the first tenth of the second epoch of three.
+  later: dict[Layout, list] = {}
   for layout in (CONCAT, PADDING):
     later[layout] = []
     for run in found[layout]:
