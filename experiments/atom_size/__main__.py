@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.atom_size.atom_sizes import atom_sizes
+from experiments.atom_size.atom_sizes import atom_sizes, second_epoch
 from experiments.atom_size.layouts import NAMES, TIMED, concat_and_padding, packed
 from experiments.atom_size.perplexities import SEGMENTS
 from experiments.atom_size.runs import (
@@ -123,6 +123,8 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
   ]
   if scale is not LARGE:
     exhibits.append(seeds_needed(part, results))
+  if scale.epochs > 1:
+    exhibits.append(second_epoch(part, results))
   exhibits.append(concat_and_padding(part, results))
   timed = {n: time_steps(studies[n], list(TIMED)) for n in results}
   exhibits += [packed(part, n, found, timed[n]["seconds"]) for n, found in results.items()]

@@ -67,6 +67,12 @@ PAPER: dict[tuple[str, int], Paper] = {
   ),
 }
 PAPER_ATOMS = {32: ATOMS, 64: ATOMS, 128: ATOMS[:-1]}
+# Figures of the second epoch, and the longer atoms that begin it lower than those of a row.
+SECOND_EPOCH = (
+  ("Figure 2 (b)", "padding", 64, (2.0, 4.0)),
+  ("Figure 8 (b)", "concat", 128, (2.0,)),
+  ("Figure 10 (b)", "padding", 128, ()),
+)
 
 
 def atom_sizes(
@@ -142,6 +148,38 @@ def atom_sizes(
     pictures=[picture],
     text=_table_of_atoms(base, paper, row_length, final, ranks, nats, if_free, held)
     + f"\n\nSeeds: {len(runs[base])}; differences are of logarithms, in nats.",
+  )
+
+
+def second_epoch(part: Part, row_lengths: Mapping[int, Found]) -> Exhibit:
+  """The exhibit of where atoms of a row begin and end the second epoch."""
+  statements = []
+  for figure, kind, row_length, lower in SECOND_EPOCH:
+    found = {x: row_lengths[row_length][Layout(kind, x)] for x in PAPER_ATOMS[row_length]}
+    start = 2.0 - epochs_of(found[1.0][0])
+    begin, end = (
+      {x: [mean_nats(run, start=at, end=at + 0.1) for run in found[x]] for x in found}
+      for at in (start, start + 0.9)
+    )
+    pairs = {
+      "begin it higher than longer ones": [(x, begin[1.0], begin[x]) for x in lower],
+      "end it lowest": [(x, end[x], end[1.0]) for x in end if x != 1],
+    }
+    statements += [
+      throughout(
+        f"{figure}: atoms of a row {what}",
+        [larger(f"atoms of {x:g} S", *nats, margin=MARGIN) for x, *nats in compared],
+      )
+      for what, compared in pairs.items()
+      if compared
+    ]
+  return part.exhibit(
+    "Figures 2 (b), 8 (b) and 10 (b)",
+    "the second epoch, from its first tenth to its last",
+    f"{sum(x.outcome == 'holds' for x in statements)} of {len(statements)} claims hold.",
+    claim="Atoms of a row begin the second epoch higher than longer ones and end lowest.",
+    statements=statements,
+    text="In Figure 10 (b) one row and two begin alike. The paper has no third epoch.",
   )
 
 

@@ -100,9 +100,12 @@ def epochs_of(run: Result) -> int:
   return round(len(run["nats"]) / run["steps_per_epoch"])
 
 
-def mean_nats(run: Result, *, free: int = 0) -> float:
-  """The mean loss over the last epoch; `free` of its tokens cost nothing, uncounted."""
-  compared = _places(run) > 0
+def mean_nats(run: Result, *, free: int = 0, start=0.0, end=math.inf) -> float:
+  """The mean loss over the last epoch; `free` of its tokens cost nothing, uncounted.
+
+  Or from `start` to `end`, in epochs from the beginning of the last.
+  """
+  compared = (_places(run) > start) & (_places(run) < end)
   targets = np.array(run["targets"])[compared]
   nats = float(np.array(run["nats"])[compared] @ targets)
   return nats / (targets.sum() - free)

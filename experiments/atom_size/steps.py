@@ -21,6 +21,7 @@ from model.models import abstract_model
 WORD_TOKENS = 114_400_095  # of an epoch of WikiText-103 (A.5), without end tokens
 DOCUMENTS = round(1_810_000 * (1 - 0.5562))  # rows of text less those left out (A.1)
 PAPER_BATCHES = {32: 256, 64: 256, 128: 128}
+OPTIMAL_TOKENS = 124 / 400 * 8e9  # by Chinchilla's 8 billion for 400 million parameters
 SHARES = {"concat": 0.001, "padding": 0.01}  # of the steps, by which they may differ
 
 
@@ -122,6 +123,7 @@ def full_size(part: Part) -> Exhibit:
       tolerance = SHARES[layout] * printed
       values.append(within(name, f"{printed:,}", steps, tolerance=tolerance))
   agree = [value.agrees for value in values]
+  optimal = [f"{OPTIMAL_TOKENS / n / rows:,.0f}" for n, rows in PAPER_BATCHES.items()]
   return part.exhibit(
     "Table 3, Appendices A.1, A.4 and A.5",
     "The paper's model and its steps, computed",
@@ -133,7 +135,9 @@ def full_size(part: Part) -> Exhibit:
     values=values,
     text=f"Nothing is trained: {WORD_TOKENS:,} word tokens an epoch and {DOCUMENTS:,} "
     "documents, the rows of WikiText-103 that are not left out, determine the steps of "
-    "concat. Those of padding are as if the lengths of tails were spread evenly.",
+    "concat. Those of padding are as if the lengths of tails were spread evenly. By "
+    f"Chinchilla's table (A.5) this model needs {OPTIMAL_TOKENS / 1e9:.2f} billion tokens: "
+    f"{', '.join(optimal)} steps in rows of {', '.join(map(str, PAPER_BATCHES))}.",
   )
 
 

@@ -119,7 +119,7 @@ def theorem_d(part: Part) -> Exhibit:
     "Theorem D.1",
     "LAMB's betas to the power of the packing factor",
     "With the same gradient, one update with beta^p gives the momentum and velocity of p "
-    f"updates with beta, to {max(apart.values()):.0e} in float64 for p up to "
+    f"updates with beta, to {max(apart.values()):.1e} in float64 for p up to "
     f"{LARGEST_FACTOR}. The weights, however, have moved once and not p times.",
     agreement="to the digit",
     claim="Betas to the power of the packing factor keep momentum and velocity as they are "

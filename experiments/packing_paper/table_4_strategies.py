@@ -1,10 +1,13 @@
-"""How many ways there are to fill a row: Table 4 and section G of the paper."""
+"""How many ways there are to fill a row: Table 4, sections F.4.1 and G."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from lab.exhibits import Exhibit, Part, Value, to_the_digit, within
+from lab.exhibits import Exhibit, Part, Value, judged, to_the_digit, within
+from lab.plans import cached_plan
 from packing.algorithms.nnls import count_strategies, packing_matrix
 
 # Columns as the paper has them.
@@ -20,6 +23,10 @@ TABLE_4 = np.array(
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
   ]
 )
+
+# SPFHP's strategies are counted for these lengths, at each of these depths.
+LENGTHS = (*(f"wikipedia_{n}" for n in (128, 384, 512, 1024, 2048)), "squad_1_1_384")
+DEPTHS = (1, 2, 3, 4, 8, None)
 
 
 def formula_at_3(row_length: int) -> int:
@@ -67,6 +74,11 @@ def section_g(part: Part) -> Exhibit:
     within("the same by (20) (thousand)", "940", formula_of_4(512) / 1e3, tolerance=1),
     to_the_digit("strategies at depth 3, 2,048 tokens", "350,540", long, note=slip),
   ]
+  in_any_order = sum(math.comb(511, number) for number in range(3))  # that add up to 512
+  used = {
+    name: max(cached_plan(part, name, "spfhp", d).num_strategies for d in DEPTHS)
+    for name in LENGTHS
+  }
   return part.exhibit(
     "Section G",
     "Numbers of strategies",
@@ -75,9 +87,22 @@ def section_g(part: Part) -> Exhibit:
     agreement="to the digit",
     claim="At 512 tokens depth 3 has 22,102 strategies, and depth 4 has 940 thousand more.",
     values=values,
+    statements=[
+      judged(
+        "Lists in sorted order are about a sixth of all (F.4.1)",
+        round(in_any_order / at_3) == 6,
+        f"{in_any_order:,} to {at_3:,}, depth 3 at 512 tokens: {in_any_order / at_3:.2f}",
+      ),
+      judged(
+        "SPFHP uses at most as many strategies as a row has tokens (3.1.1, G.2)",
+        all(number <= int(name.split("_")[-1]) for name, number in used.items()),
+        ", ".join(f"{number:,} on {name}" for name, number in used.items())
+        + f"; the most of {len(DEPTHS)} depths",
+      ),
+    ],
   )
 
 
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both exhibits; they take no time."""
+  """Both exhibits; they take seconds."""
   return [table_4(part), section_g(part)]

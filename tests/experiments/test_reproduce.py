@@ -15,7 +15,7 @@ def test_the_report_shows_disagreements_and_missing_parts(tmp_path, capsys):
   assert run(tmp_path, "--quick", "--only", "model_changes") == 0
   assert run(tmp_path, "--quick", "--only", "strategies") == 0
   printed = capsys.readouterr().out
-  assert "Section G: 3 of 4 to the digit, 2 of 2 within their tolerance (" in printed
+  assert "Section G: 3 of 4 to the digit, 2 of 2 within their tolerance" in printed
   assert "Theorem D.1: 9 of 9 to the digit (to the digit)\n" in printed
   text = (tmp_path / "quick" / "REPORT.md").read_text()
   assert text.index("## Table 4") < text.index("## Theorem D.1")  # both calls, in order

@@ -110,11 +110,14 @@ def section_f5(part: Part) -> Exhibit:
         note = "with a weight of 0 the minimiser is one of many" if weight == 0 else ""
         values.append(within(f"{name} (%)", paper, here, tolerance=tolerance, note=note))
       packs = plan.details["num_packs_before"], plan.num_packs, best.num_packs
-      rows.append([name, f"{efficiency(plan):.4f}", *(f"{n:,}" for n in packs)])
+      left = np.maximum(plan.details["residual"], 0)
+      numbers = *packs, left.sum(), left[-len(LONGEST) :].sum()
+      rows.append([name, f"{efficiency(plan):.4f}", *(f"{n:,}" for n in numbers)])
   shares = [efficiency(plan) for plan in plans[WIKIPEDIA]]
   fewest = cached_plan(part, WIKIPEDIA, "optimal", 3).num_packs
   above = min(plan.num_packs for plan in plans[WIKIPEDIA]) - fewest
   header = ["weights", "efficiency (%)", "packs", "without empty slots"]
+  header += ["packs of `optimal`", "left over", f"of the {len(LONGEST)} longest lengths"]
   return part.exhibit(
     "Section F.5",
     "Weights of the residual",
@@ -124,7 +127,7 @@ def section_f5(part: Part) -> Exhibit:
     agreement="within a tolerance",
     claim="The efficiency of least squares depends little on the weights of its residual.",
     values=values,
-    text=table([*header, "packs of `optimal`"], rows),
+    text=table(header, rows),
   )
 
 

@@ -20,6 +20,7 @@ from lab.exhibits import (
   Value,
   agreeing,
   compared,
+  judged,
   to_the_digit,
   within,
 )
@@ -173,6 +174,10 @@ def table_6(part: Part) -> list[Exhibit]:
     f"{cached_plan(part, name, 'optimal').packing_factor:.2f}"
     for name in TABLE_6
   ]
+  plans = [cached_plan(part, name, "spfhp") for name in TABLE_6]
+  plans.sort(key=lambda plan: plan.histogram.num_tokens / plan.num_sequences)
+  means = [f"{plan.histogram.num_tokens / plan.num_sequences:.1f}" for plan in plans]
+  ratios, depths = zip(*((x.packing_factor, x.packing_depth) for x in plans), strict=True)
   return [
     part.exhibit(
       "Table 6",
@@ -181,6 +186,14 @@ def table_6(part: Part) -> list[Exhibit]:
       agreement="to the digit",
       claim="On CoLA and SST-2 packing needs a ninth of the rows, on RTE half.",
       values=values,
+      statements=[
+        judged(
+          f"The lower the mean length, the higher SPFHP's {what} (L)",
+          sorted(numbers, reverse=True) == [*numbers],
+          f"{', '.join(f'{x:.3g}' for x in numbers)} at means of {', '.join(means)} tokens",
+        )
+        for what, numbers in (("packing factor", ratios), ("packing depth", depths))
+      ],
       text="\n\n".join(text),
     ),
     part.not_run(

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.atom_size import __main__ as atom_size
 from experiments.atom_size import layouts, runs
-from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts
+from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts, second_epoch
 from experiments.atom_size.perplexities import SEGMENTS, mean_nats, segments_of
 from experiments.atom_size.runs import (
   CONCAT,
@@ -181,6 +181,21 @@ def test_the_claim_fails_if_another_atom_is_better(found, part):
   assert "atoms of 2 S have the lowest" in exhibit.finding
   # The evidence is that of the least favourable comparison.
   assert all("of 'atoms of 2 S': difference -" in x.evidence for x in exhibit.statements)
+
+
+def test_the_second_epoch_is_read_from_its_first_tenth_to_its_last(found, part):
+  everywhere = second_epoch(part, {64: found, 128: found})
+  assert outcomes(everywhere) == ["fails", "holds", "fails", "holds", "holds"]
+  # Atoms of a row, with more in the first tenth of the second epoch of three.
+  later: dict[Layout, list] = {}
+  for layout in (CONCAT, PADDING):
+    later[layout] = []
+    for run in found[layout]:
+      nats = np.array(run["nats"])
+      nats[len(nats) // 3 :][: len(nats) // 30] += 0.5
+      later[layout].append(run | {"nats": nats.tolist()})
+  exhibit = second_epoch(part, {64: found | later, 128: found | later})
+  assert outcomes(exhibit) == ["holds"] * 5
 
 
 def test_ends_at_cuts_can_be_left_out(found, part):

@@ -33,6 +33,10 @@ def test_the_packing_matrix_of_table_4_is_ours(part, monkeypatch):
   # One slip of the paper is shown as a disagreement, with its reason.
   (wrong,) = [value for value in section_g.values if not value.agrees]
   assert (wrong.here, bool(wrong.note)) == ("350,550", True)
+  ordered, bounded = section_g.statements
+  assert "130,817 to 22,102" in ordered.evidence  # 1 + 511 + 511 x 510 / 2
+  assert "508 on wikipedia_512" in bounded.evidence  # each of its lengths alone
+  assert {ordered.outcome, bounded.outcome} == {"holds"}
   changed = strategies.TABLE_4.copy()
   changed[0, 0] = 3  # 3 x 1 + 6 fills no row of 8
   monkeypatch.setattr(strategies, "TABLE_4", changed)
@@ -43,6 +47,7 @@ def test_tables_of_glue_agree_to_the_digit(part):
   table_6, missing = tables.table_6(part)
   assert len(agreements(table_6)) == 65
   assert all(agreements(table_6))
+  assert [x.outcome for x in table_6.statements] == ["holds", "fails"]  # factor and depth
   assert missing.agreement == "not run here"
 
 
