@@ -12,11 +12,12 @@ import dataclasses
 import os
 import pathlib
 import runpy
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launch.fields import ROOT
 from training import memory
@@ -86,7 +87,8 @@ def run_all(
     while waiting or running:
       for slot in range(jobs):
         if waiting and slot not in running:
-          running[slot] = _start(waiting.pop(0), shares[slot], environment or {})
+          with _undisturbed():
+            running[slot] = _start(waiting.pop(0), shares[slot], environment or {})
       time.sleep(0.1)
       for slot, one in list(running.items()):
         status = one.process.poll()
@@ -158,6 +160,23 @@ def end_with_parent():
     os._exit(1)
 
   threading.Thread(target=wait, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+  """Delays SIGINT and SIGTERM until the block has started and stored its process."""
+  heard: list[int] = []
+  handlers = {
+    number: signal.signal(number, lambda number, _: heard.append(number))
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in handlers.items():
+      signal.signal(number, handler)
+  for signal_number in heard:
+    signal.raise_signal(signal_number)
 
 
 def _start(job: Job, share: Sequence[int], environment: Mapping[str, str]) -> _Running:

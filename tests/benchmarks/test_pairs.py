@@ -11,6 +11,7 @@ from tests.benchmarks.test_embeddings import WORDS
 from tests.model.test_encoder import make_folder
 
 
+@pytest.mark.slow
 def test_all_ways_learn_from_the_same_records(tmp_path, capsys):
   folder = make_folder(tmp_path / "encoder")
   (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")

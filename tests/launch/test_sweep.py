@@ -109,7 +109,7 @@ def test_fields_with_the_same_last_part_are_named_whole(tmp_path):
     ({"grid": {FIELD: [3]}}, "is 3; expected str, such as 'segment'"),
     ({"grid": {FIELD: ["some"]}}, "config.model.attention_mask is 'some'; expected"),
     ({"grid": {"train.steps": [2.5]}}, "train.steps is 2.5; expected int"),
-    ({"grid": {"optimizer.warmup_steps": [4000]}}, "warmup_steps comes to 4000; expected"),
+    ({"grid": {"train.log_every": [0]}}, "log_every"),
     ({"grid": {"seed": [1, 1]}}, "two runs with the name run,seed=1"),
     ({"grid": GRID, "overrides": {FIELD: "none"}}, "is in the grid, and in the overrides"),
     ({"grid": GRID, "arms": {"x": {"seed": 1}}}, "'seed' is in the grid, and in the overr"),
