@@ -180,10 +180,12 @@ def open_model(
       f"{config.data.task} needs a {needed}. Train one from it first, with train.py and "
       f"--config.model.init_from={folder}."
     )
-  if getattr(stored.config, "multi_label", False) and config.data.task != MULTI_LABEL:
+  several = getattr(stored.config, "multi_label", False)
+  if several != (config.data.task == MULTI_LABEL):
+    gives, expects = ("several classes", "one") if several else ("one class", "several")
     raise ConfigError(
-      f"{folder} gives an example several classes; config.data.task={config.data.task} "
-      f"expects one. Set --config.data.task={MULTI_LABEL}."
+      f"{folder} gives an example {gives}; config.data.task={config.data.task} expects "
+      f"{expects}. Set the task that it was trained for."
     )
   init_from.check_length(config, stored.config.max_position_embeddings)
   return stored

@@ -456,6 +456,7 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
     ("classification", "--task squad", "does not fit sequence_classification. Give cla"),
     ("classification", "--task regression", "gives 3 numbers; regression takes one"),
     ("multi_label", "--task classification", "several classes an example. Give multi_lab"),
+    ("classification", "--task multi_label", "'multi_label' does not fit sequence_class"),
     ("classification", "--task glue/mnli", "the classes bad, so, good; glue/mnli has"),
     (
       "regression",

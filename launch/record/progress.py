@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import sys
 import time
 import typing
@@ -62,8 +63,9 @@ class Progress:
     self._start = self._done = done
     self._first_ended = 0.0
     self._bar: tqdm.tqdm | None = None
-    if self._shown and sys.stderr.isatty():
-      import tqdm  # here, since benchmarks.accelerator must run without it
+    # Without tqdm, as benchmarks.accelerator must run, it prints lines.
+    if self._shown and sys.stderr.isatty() and importlib.util.find_spec("tqdm"):
+      import tqdm
 
       self._bar = tqdm.tqdm(
         desc=name, total=total, initial=done, unit=f" {unit}", dynamic_ncols=True

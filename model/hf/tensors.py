@@ -54,6 +54,11 @@ def _weight_file(directory: pathlib.Path) -> pathlib.Path:
       f"{directory} has {', '.join(pickles)} instead of {WEIGHTS}. A pickle can run any "
       "program. If you trust it, load it with transformers, and save_pretrained elsewhere."
     )
+  if list(directory.glob("*.safetensors")):
+    raise WeightsError(
+      f"{directory} has weights in several files, or of another name than {WEIGHTS}. Load "
+      "them with transformers, and save_pretrained elsewhere."
+    )
   raise WeightsError(f"There is no {WEIGHTS} in {directory}. Download it.")
 
 

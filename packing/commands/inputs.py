@@ -88,39 +88,46 @@ def prepared_length(path) -> int:
 
 
 def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path]:
-  splits: dict[str, list[pathlib.Path]] = {}
+  """The files in folders of the split's name or, if there are none, those named for it."""
+  tables: list[pathlib.Path] = []
+  by_folder: dict[str, list[pathlib.Path]] = {}
+  by_name: dict[str, list[pathlib.Path]] = {}
   for file in sorted(path.rglob("*.*")):
     inside = file.relative_to(path)
     hidden = "/." in f"/{inside.as_posix()}"  # such as .ipynb_checkpoints
     if file.suffix not in (".arrow", ".parquet") or hidden:
       continue
     if not file.name.startswith("cache-"):
-      splits.setdefault(_split_of(inside), []).append(file)
-  if not splits:
+      tables.append(file)
+      for folder in set(inside.parts[:-1]) - {"data"}:
+        by_folder.setdefault(folder, []).append(file)
+      by_name.setdefault(_split_name(file), []).append(file)
+  if not tables:
     raise InputError(
       f"{path} holds no .arrow or .parquet file; expected a dataset written by Hugging "
       "Face save_to_disk or by python -m pipeline prepare, or a folder of Parquet files."
     )
   if split == "all":
-    return [file for files in splits.values() for file in files]
-  name = split or ("train" if "train" in splits else min(splits))
-  if name not in splits or (split is None and name != "train" and len(splits) > 1):
-    wanted = f"no split {split!r}; found" if split else "several splits,"
+    return tables
+  wanted = split or "train"
+  in_folders = wanted in by_folder or (len(by_folder) > 1 and wanted not in by_name)
+  splits = by_folder if in_folders else by_name
+  name = min(splits) if split is None and len(splits) == 1 else wanted
+  if name not in splits:
+    found = f"no split {split!r}; found" if split else "several splits,"
     listed = ", ".join(sorted(splits))
-    raise InputError(f"{path} has {wanted} {listed}. Name one with --split, or pass all.")
+    raise InputError(f"{path} has {found} {listed}. Name one with --split, or pass all.")
   return splits[name]
 
 
-def _split_of(path: pathlib.Path) -> str:
-  """The split of a file in a dataset's folder: that of its folder, or else in its name.
+def _split_name(path: pathlib.Path) -> str:
+  """The name of the split in a file's name, without the numbers of its parts.
 
   Example:
-    >>> paths = "train/data-00000.arrow", "data/train-00000-of-00001.parquet"
-    >>> [_split_of(pathlib.Path(path)) for path in paths]
-    ['train', 'train']
+    >>> _split_name(pathlib.Path("data/train-00000-of-00001.parquet"))
+    'train'
   """
-  folders = [part for part in path.parts[:-1] if part != "data"]
-  return folders[-1] if folders else re.split(r"[-.]|_?\d", path.name)[0]
+  return re.split(r"[-.]|_?\d", path.name)[0]
 
 
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:

@@ -81,9 +81,9 @@ def settings_to_read(
     task = task or default_task(head, num_labels, multi_label=multi_label) or ""
     longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
     settings = DatasetSettings(source, longest, task=task)
-  fitting, kind = [name for name, other in TASK_HEADS.items() if other == head], head
-  if multi_label:
-    fitting, kind = [MULTI_LABEL], f"{head} with several classes an example"
+  several = [name for name in TASK_HEADS if (name == MULTI_LABEL) == multi_label]
+  fitting = [name for name in several if TASK_HEADS[name] == head]
+  kind = f"{head} with several classes an example" if multi_label else head
   if head and settings.task not in fitting:
     raise InputError(
       f"The task {short_repr(settings.task)} does not fit {kind}. Give "

@@ -127,6 +127,10 @@ def _check_tokens(document: Document, tokenizer: Tokenizer):
       )
   if (mask := document.fields.get("attention_mask")) is not None:
     check_no_padding(f"{where}: The sequence", mask)
+    if mask != [1] * len(ids):
+      raise InputError(
+        f"{where}: attention_mask is {short_repr(mask)}; expected {len(ids)} ones."
+      )
   elif tokenizer.padding_id in ids:
     raise InputError(
       f"{where}: token {ids.index(tokenizer.padding_id)} is padding. Tokenize with "

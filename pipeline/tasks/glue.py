@@ -80,6 +80,11 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
     if task_name == MULTI_LABEL:
       listed, where = document.fields["label"], document.where
       found = parse_labels(listed, labels, numbers, field="label", where=where)
+      if len(set(found)) < len(found) and not any(isinstance(x, str) for x in listed):
+        raise InputError(
+          f"{where}: label is {short_repr(listed)}, which has a number twice. List the "
+          "classes of the sentence, not 0 or 1 for each class."
+        )
       label: float | list[bool] = [number in found for number in range(len(labels))]
     else:
       label = parse_label(document, labels)

@@ -8,7 +8,7 @@
 |               |                                     | many of the document as fit       |
 | `documents`   | text                                | [CLS] text [SEP]                  |
 | `text`        | text                                | its tokens and an end token       |
-| `tokens`      | input_ids; perhaps attention_mask,  | its tokens    |
+| `tokens`      | input_ids; perhaps attention_mask,  | its tokens                        |
 |               | token_type_ids and label            |                                   |
 | `glue/NAME`   | a sentence or two, and a label      | [CLS] A [SEP] or a pair           |
 | `classification`, `regression` | sentence, perhaps sentence2, label | as in GLUE    |

@@ -361,10 +361,13 @@ def test_a_head_that_is_a_copy_is_read(altered):
   imported(altered(GPT2, copied("wte.weight", HEAD)))
 
 
-def test_pickles_are_not_opened(altered):
+def test_pickles_and_parts_are_not_opened(altered):
   folder = altered(TAGS)
   (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
   with pytest.raises(WeightsError, match=r"has pytorch_model\.bin .*save_pretrained"):
+    imported(folder)
+  (folder / "pytorch_model.bin").rename(folder / "model-00001-of-00002.safetensors")
+  with pytest.raises(WeightsError, match=r"weights in several files.*save_pretrained"):
     imported(folder)
 
 

@@ -219,6 +219,12 @@ def test_splits_are_kept_apart(tmp_path):
     ("folders/train_small/train-0", 2),
     ("parts/part_0", 1),
     ("parts/part_1", 2),
+    ("config/en/train-00000-of-00001", 1),
+    ("config/en/test-00000-of-00001", 2),
+    ("nested/train/shard/0000", 1),
+    ("nested/test/shard/0000", 2),
+    ("language/en/dev-00000-of-00001", 1),
+    ("language/en/test-00000-of-00001", 2),
   ):
     write(tmp_path / f"{name}.parquet", table(length=[length]))
   for folder, split, expected in (
@@ -230,12 +236,17 @@ def test_splits_are_kept_apart(tmp_path):
     ("folders", "train", [1]),
     ("folders", "train_small", [2]),
     ("parts", None, [1, 2]),
+    ("config", None, [1]),
+    ("config", "test", [2]),
+    ("nested", None, [1]),
+    ("nested", "test", [2]),
   ):
     assert read(tmp_path / folder, split=split) == expected, (folder, split)
   with pytest.raises(packing.InputError, match="no split 'dev'; found test, train"):
     read(tmp_path / "hub", split="dev")
-  with pytest.raises(packing.InputError, match=r"several splits, dev, test\. Name one"):
-    read(tmp_path / "several")
+  for folder in ("several", "language"):
+    with pytest.raises(packing.InputError, match=r"several splits, dev, test\. Name one"):
+      read(tmp_path / folder)
 
 
 def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):

@@ -57,6 +57,7 @@ def test_tokens_are_not_changed(make):
     ({"input_ids": [5, 99]}, r"token 1 is 99; the vocabulary has the ids 0 to 28"),
     ({"input_ids": [5, 6, 0]}, r"token 2 is padding. Tokenize with padding=False"),
     ({"input_ids": [5, 6], "attention_mask": [1, 0]}, r"has zeros in attention_mask"),
+    ({"input_ids": [5, 0], "attention_mask": [1]}, r"attention_mask is .*; expected 2 one"),
     ({"input_ids": [5, 0.5]}, r"expected a list of integers"),
     ({"input_ids": [5, 6], "token_type_ids": [1, 0]}, r"zeros and then ones"),
     ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers, zeros and"),

@@ -46,6 +46,12 @@ def test_columns_of_lists_are_read_by_the_names_of_hugging_face(tmp_path, vocab_
   assert dataset.train.sequence_labels.tolist() == MARKS
 
 
+@pytest.mark.parametrize("row", [[0, 1, 0], [False, True, False], [0.0, 1.0, 0.0]])
+def test_marks_instead_of_classes_are_refused(make, row):
+  with pytest.raises(InputError, match=r"has a number twice\. List the classes"):
+    make("multi_label", [{"sentence": text, "label": row} for text in TEXTS])
+
+
 @pytest.mark.parametrize(
   ("task", "label", "labels", "message"),
   [
