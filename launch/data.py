@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 import packing
-from launch.plans import held_out_stores, make_plan
+from launch.plans import held_out_plan, held_out_stores, make_plan
 from packing import InputError
 from packing.errors import check_integer, short_repr
 from packing.files import read_json
@@ -152,6 +152,7 @@ def make_held_out(
 
   Raises:
     InputError: nothing was held out.
+    Stopped: this process packs them in another way than process 0.
   """
   task, sets = config.data.task, []
   options: dict[str, Any] = {"temperature": config.pairs.temperature} if pooling else {}
@@ -164,7 +165,8 @@ def make_held_out(
         store, row_length=config.data.max_sequence_length, batch_size=_batch_size(config)
       )
     else:
-      loader = make_loader(config, store, dataset.vocabulary)
+      plan = held_out_plan(config, store)
+      loader = make_loader(config, store, dataset.vocabulary, plan=plan)
     loader = loader.for_process(jax.process_index(), jax.process_count())
     has_score = task != "text" and not is_masked(task)
     sets.append(

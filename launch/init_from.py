@@ -186,7 +186,8 @@ def _remedy(stored: weights.StoredModel) -> str:
     imported = f"python -m model import {stored.directory} --out FOLDER"
     return f"It has no {path.name}: run {imported}, and use FOLDER and its {path.name}."
   return (
-    f"Set --config.data.vocab_file to its {names[0]} and another --config.data.directory."
+    f"Save its tokenizer as {names[0]} with transformers, and set --config.data.vocab_file "
+    "to that file."
   )
 
 

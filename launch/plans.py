@@ -107,10 +107,29 @@ def kept_plan(
       f"{error} Restore the file, or delete it: train.py makes the plan again, and resumes "
       "if it is the same."
     ) from error
-  digest = plan_sha256(plan)
-  if digest != processes.on_first(lambda: digest):
+  if not _is_that_of_process_0(plan):
     raise Stopped(
       f"The plan that this process reads in {workdir} differs from that of process 0. "
       "Give all processes the same folder as --workdir."
     )
   return plan
+
+
+def held_out_plan(config: ConfigDict, store: SequenceStore) -> packing.Plan:
+  """The plan of held-out sequences, which each process makes for itself.
+
+  Raises:
+    Stopped: this process makes another plan than process 0.
+  """
+  plan = make_plan(config, store)
+  if not _is_that_of_process_0(plan):
+    raise Stopped(
+      "The plan of the held-out sequences differs from that of process 0. Run all "
+      "processes on machines of one kind, or set --config.packing.algorithm=lpfhp."
+    )
+  return plan
+
+
+def _is_that_of_process_0(plan: packing.Plan) -> bool:
+  digest = plan_sha256(plan)
+  return digest == processes.on_first(lambda: digest)

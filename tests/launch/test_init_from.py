@@ -356,7 +356,7 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
     ({"positions": "alibi"}, 19, LETTERS, r"learned positions.*--config.model.positions=l"),
     ({}, 24, LETTERS, "has 23 positions, but config.data.max_sequence_length is 24"),
     ({}, 19, (), r"no vocabulary\. .* tokenizer\.json or vocab\.json"),
-    ({}, 19, LETTERS[::-1], r"differs from .*Set --config.data.vocab_file to its tok"),
+    ({}, 19, LETTERS[::-1], r"differs from .*Save its tokenizer as tok"),
   ],
 )
 def test_a_gpt2_that_cannot_be_gone_on_from_is_refused(

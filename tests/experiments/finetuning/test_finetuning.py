@@ -184,7 +184,9 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monke
   runs.run_all([made], number=1)
   (weights_file,) = (data / "minilm-l6-h384").glob("*.safetensors")
   weights_file.write_bytes(weights_file.read_bytes()[:-4] + b"1234")
-  with pytest.raises(packing.InputError, match=r"stsb_pairs/packed,seed=1 .* other weights"):
+  with pytest.raises(
+    packing.InputError, match=r"stsb_pairs/packed,seed=1 .* other weights"
+  ):
     runs.run_all([made], number=1)
   assert made.results("packed") == []
   shutil.rmtree(made.folder / "stsb_pairs")
