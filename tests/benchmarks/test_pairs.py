@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks import pairs
 from pipeline import DatasetSettings, prepare
-from tests.benchmarks.test_embeddings import WORDS
 from tests.model.test_encoder import make_folder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwx"]
 
 
 @pytest.mark.slow
