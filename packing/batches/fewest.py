@@ -1,4 +1,4 @@
-"""The fewest packs that about a tenth of a second finds.
+"""The fewest packs that are found in about a tenth of a second, for hundreds of lengths.
 
 Where a pack holds many sequences, minimum bin slack fills all packs but the last. Where it
 holds two or three long ones, the best plan has gaps too: a sequence of half a row may take
