@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from launch.fields import base_config, flat
 from model import hf, weights
+from model.files import parse_json
 from packing.files import read_json, write_json
 from training.errors import ConfigError
 
@@ -83,7 +84,12 @@ def check(
 
 def has_begun(workdir: str | pathlib.Path) -> bool:
   """Whether a run was recorded in the folder; Hugging Face has a `config.json`, too."""
-  return all((pathlib.Path(workdir) / name).exists() for name in (_DATASET, _CONFIG))
+  path = pathlib.Path(workdir) / _CONFIG
+  try:
+    content = parse_json(path.read_bytes())
+  except (OSError, ValueError):
+    return path.exists()  # a damaged file is reported when it is read
+  return not isinstance(content, dict) or "architectures" not in content
 
 
 @contextlib.contextmanager
