@@ -197,7 +197,7 @@ class Checkpoints:
       raise ValueError("its metadata are damaged.") from error
     if not same:
       raise ValueError("its metadata, such as the place in the data, were changed.")
-    run.pop(weights.BEST)
+    run.pop(weights.BEST, None)  # an earlier version did not write it
     if str(step := run.pop("step")) != name:
       raise ValueError(f"it was saved as step {step}.")
     return run

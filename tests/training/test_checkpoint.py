@@ -14,7 +14,7 @@ import pytest
 from model import weights
 from tests import packs
 from tests.training.test_step import make_batch, make_program
-from training.checkpoint import Checkpoints, fingerprint
+from training.checkpoint import Checkpoints, _sha256, fingerprint
 from training.mesh import make_mesh, put_batch, state_share
 from training.optimizer import lamb
 from training.step import TrainingProgram
@@ -107,6 +107,20 @@ def test_checkpoints_are_kept_by_policy(tmp_path, program):
   assert kept[3] == [10, 30, 40]
   assert kept[4] == [40, 50]
   assert kept[6] == [50, 60, 70]
+
+
+def test_checkpoints_that_do_not_name_the_best_step_are_read(saved, program):
+  folder, states = saved
+  for path in folder.glob(f"**/{METADATA}"):
+    content = json.loads(path.read_text())
+    run = content["custom_metadata"]
+    del run[weights.BEST], run["sha256"]
+    run["sha256"] = _sha256(run)
+    path.write_text(json.dumps(content))
+  restored = restore(folder, program)
+  assert (restored.step, restored.run) == (30, RUN)
+  assert_equal(jax.device_get(restored.state), states[30])
+  assert weights.choose_step(folder).step == 30
 
 
 def largest_file(folder):
