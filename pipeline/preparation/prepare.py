@@ -122,10 +122,11 @@ def find_classes(
   """The classes of the training documents, sorted, as numbers if all are whole numbers.
 
   Raises:
-    InputError: a value cannot name a class, or there are more than `MAX_CLASSES`.
+    InputError: a value cannot name a class, there are more than `MAX_CLASSES`, or each
+      document lists all numbers, as `[0, 1]` and `[1, 0]` do.
   """
   (field,) = set(fields.classes) & set(fields.required)
-  names, kinds = set[str](), set[bool]()
+  names, kinds, fewest = set[str](), set[bool](), MAX_CLASSES
   for document in itertools.chain.from_iterable(part.read() for part in partitions):
     value = document.fields[field]
     if field == "label":
@@ -143,6 +144,13 @@ def find_classes(
         f"{document.where}: {field} has more than {MAX_CLASSES} values. Name the classes "
         "as labels, or read another column."
       )
+    if task_name == glue.MULTI_LABEL:
+      fewest = min(fewest, len(set(map(str, value))))
+  if kinds == {False} and fewest == len(names):
+    raise InputError(
+      f"Each {field} lists all of {', '.join(sorted(names))}. List the classes of a "
+      "sentence, not 0 or 1 for each class."
+    )
   numbered = all(name.isdecimal() for name in names)
   return sorted(names, key=int if numbered else str)  # type: ignore[arg-type]
 
