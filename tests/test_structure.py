@@ -2,6 +2,7 @@
 
 import collections
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,15 @@ def test_packages_import_one_way(package):
   for path in set(files) - {house.PROGRAM}:
     others = {target.parts[0].removesuffix(".py") for target in house.imports(path)}
     assert (others - {package}) & OURS <= house.MAY_IMPORT[package], path
+
+
+def test_the_tests_of_packing_need_only_packing_and_themselves():
+  files = house.files("tests/packing")
+  assert files
+  for path in files:
+    ours = {target for target in house.imports(path) if target.parts[0] in OURS}
+    others = {t for t in ours if t.parts[0] != "packing" and t not in files}
+    assert others <= {pathlib.Path("tests/markdown.py")}, path
 
 
 @pytest.mark.parametrize("package", house.ROOMS)

@@ -6,24 +6,10 @@ import numpy as np
 import pytest
 
 import packing
-from benchmarks.step_packers import KINDS, lengths_of
 from packing import Cost, pack_step
-from packing.algorithms.highs import SolverError
-from packing.algorithms.relaxation import Master
 from tests.packing.reference import fewest_packs
 
 ROW = 32_768
-# Of 512 sequences by kind and seed, the packs that `optimal` proves to be the fewest.
-FEWEST = {
-  ("uniform", 0): 146,
-  ("log-normal, narrow", 1): 129,
-  ("log-normal, wide", 0): 97,
-  ("near thirds", 0): 169,
-  ("SQuAD", 0): 243,
-  ("SQuAD", 4): 246,
-  ("SQuAD", 6): 237,
-  ("Wikipedia", 0): 275,
-}
 
 
 def long_lengths(number, seed=0):
@@ -76,37 +62,6 @@ def test_devices_have_equal_work_in_nearly_the_fewest_packs(quadratic):
   assert step.costs.max() < 1.002 * step.cost_bound
   packs = [pack for device in step.devices for pack in device]
   assert max(int(lengths[pack].sum()) for pack in packs) <= ROW
-
-
-@pytest.mark.parametrize(("kind", "seed"), FEWEST)
-def test_a_step_takes_the_fewest_packs_and_always_the_same(kind, seed):
-  lengths = lengths_of(kind, 512, seed)
-  step = pack_step(lengths, row_length=ROW)
-  assert step.num_packs == FEWEST[kind, seed]
-  assert pack_step(lengths, row_length=ROW).devices == step.devices
-
-
-def best_fit(lengths):
-  return packing.pack(
-    lengths, max_sequence_length=ROW, algorithm="bfd", max_sequences_per_pack=None
-  ).num_packs
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", [3, 40, 256])
-def test_not_more_packs_than_best_fit(kind, number):
-  for seed in range(3):
-    lengths = lengths_of(kind, number, seed)
-    assert pack_step(lengths, row_length=ROW).num_packs <= best_fit(lengths), seed
-
-
-def test_not_more_packs_than_best_fit_if_the_solver_fails(monkeypatch):
-  def fail(*_, **__):
-    raise SolverError
-
-  monkeypatch.setattr(Master, "solve", fail)
-  lengths = lengths_of("SQuAD", 256, 0)
-  assert pack_step(lengths, row_length=ROW).num_packs <= best_fit(lengths)
 
 
 def test_fewer_sequences_than_devices_leave_empty_packs():

@@ -1,0 +1,52 @@
+"""Packing a step's sequences, of the kinds that the benchmark times."""
+
+import pytest
+
+import packing
+from benchmarks.step_packers import KINDS, ROW, lengths_of
+from packing import pack_step
+from packing.algorithms.highs import SolverError
+from packing.algorithms.relaxation import Master
+
+# Of 512 sequences by kind and seed, the packs that `optimal` proves to be the fewest.
+FEWEST = {
+  ("uniform", 0): 146,
+  ("log-normal, narrow", 1): 129,
+  ("log-normal, wide", 0): 97,
+  ("near thirds", 0): 169,
+  ("SQuAD", 0): 243,
+  ("SQuAD", 4): 246,
+  ("SQuAD", 6): 237,
+  ("Wikipedia", 0): 275,
+}
+
+
+@pytest.mark.parametrize(("kind", "seed"), FEWEST)
+def test_a_step_takes_the_fewest_packs_and_always_the_same(kind, seed):
+  lengths = lengths_of(kind, 512, seed)
+  step = pack_step(lengths, row_length=ROW)
+  assert step.num_packs == FEWEST[kind, seed]
+  assert pack_step(lengths, row_length=ROW).devices == step.devices
+
+
+def best_fit(lengths):
+  return packing.pack(
+    lengths, max_sequence_length=ROW, algorithm="bfd", max_sequences_per_pack=None
+  ).num_packs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", [3, 40, 256])
+def test_not_more_packs_than_best_fit(kind, number):
+  for seed in range(3):
+    lengths = lengths_of(kind, number, seed)
+    assert pack_step(lengths, row_length=ROW).num_packs <= best_fit(lengths), seed
+
+
+def test_not_more_packs_than_best_fit_if_the_solver_fails(monkeypatch):
+  def fail(*_, **__):
+    raise SolverError
+
+  monkeypatch.setattr(Master, "solve", fail)
+  lengths = lengths_of("SQuAD", 256, 0)
+  assert pack_step(lengths, row_length=ROW).num_packs <= best_fit(lengths)
