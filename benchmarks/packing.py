@@ -162,24 +162,26 @@ def _speed_row(record: dict) -> dict[str, str]:
 
 
 def _optimal_row(record: dict) -> dict[str, str]:
-  return {
-    "histogram": record["name"],
-    "depth": str(record["depth"] or "max"),
-    "bound": str(record["bound"]),
-    "packs": str(record["packs"]),
-    "gap": str(record["gap"]),
-    "seconds": f"{record['seconds']:.2f}",
+  """`+1` marks a plan one pack above its bound."""
+  plans = record["plans"]
+  packs = {
+    str(x["depth"] or "max"): f"{x['packs']}" + (f" +{x['gap']}" if x["gap"] else "")
+    for x in plans
   }
+  slowest = max(plan["seconds"] for plan in plans)
+  return {"histogram": record["name"]} | packs | {"slowest, seconds": f"{slowest:.2f}"}
 
 
 def _optimal() -> Iterator[dict]:
   """The optimum for every built-in histogram at five depths."""
-  cells = list(itertools.product(packing.histogram_names(), DEPTHS))
-  with Progress("optimal", total=len(cells), unit="plans") as progress:
-    for name, depth in progress.over(cells):
-      seconds, plan = _pack(name, depth, "optimal", 1)
-      numbers = {"bound": plan.lower_bound, "packs": plan.num_packs, "gap": plan.gap}
-      yield {"name": name, "depth": depth, "seconds": seconds} | numbers
+  with Progress("optimal", total=len(packing.histogram_names()), unit="rows") as progress:
+    for name in progress.over(packing.histogram_names()):
+      plans = []
+      for depth in DEPTHS:
+        seconds, plan = _pack(name, depth, "optimal", 1)
+        numbers = {"bound": plan.lower_bound, "packs": plan.num_packs, "gap": plan.gap}
+        plans.append({"depth": depth, "seconds": seconds} | numbers)
+      yield {"name": name, "plans": plans}
 
 
 def _draw(results: list[dict], path: str):
@@ -204,7 +206,6 @@ def _draw(results: list[dict], path: str):
 
 
 # What --only names: the records, a row of each, and the columns of words.
-_STEP = ("lengths", "packer")
 PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
   "speed": (lambda options: _speed(), _speed_row, ("what",)),
   "peers": (lambda options: _peers(options.seeds), _peer_row, ("lengths", "packer")),
@@ -212,7 +213,7 @@ PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
   "step": (
     lambda options: step_packers.measure(options.sequences, options.batches),
     step_packers.row,
-    _STEP,
+    ("lengths",),
   ),
 }
 USUAL = ("speed", "peers")  # without --only
@@ -235,7 +236,8 @@ def main(arguments: list[str] | None = None):
     make, row, left = PARTS[name]
     print()
     results[name] = print_table(make(options), row, left=left)
-  write(options, machine(), **results)
+  tables = {name: [PARTS[name][1](x) for x in found] for name, found in results.items()}
+  write(options, machine(), tables=tables, **results)
   if options.picture:
     _draw(results["peers"], options.picture)
 

@@ -136,13 +136,7 @@ def measure(number: int, batches: int) -> Iterator[dict]:
       # Levelling fills packs that are only there because every device has as many.
       alone = packing.pack_step(lengths, row_length=ROW)
       records["pack_step"][-1]["packs"] = alone.num_packs
-    fewest = [result["packs"] for result in records["optimal"]]
-    for name, found in records.items():
-      as_few = sum(r["packs"] <= n for r, n in zip(found, fewest, strict=True))
-      yield {
-        **{"kind": kind, "sequences": number, "packer": name},
-        **{"as_few_as_optimal": as_few, "batches": found},
-      }
+    yield {"kind": kind, "sequences": number, "packers": records}
 
 
 def _result(lengths: np.ndarray, devices: list[Packs]) -> dict:
@@ -159,19 +153,19 @@ def _result(lengths: np.ndarray, devices: list[Packs]) -> dict:
 
 
 def row(record: dict) -> dict[str, str]:
-  """A row of the table of `measure`: means over the batches, and processor time."""
-  found = record["batches"]
-
-  def mean(name: str) -> float:
-    return float(np.mean([result[name] for result in found]))
-
+  """A row of the table of `measure`: mean packs, and processor time of `pack_step`."""
+  packers = record["packers"]
+  packs = {name: [x["packs"] for x in found] for name, found in packers.items()}
+  ours, fewest = packers["pack_step"], packs["optimal"]
+  as_few = sum(x <= n for x, n in zip(packs["pack_step"], fewest, strict=True))
+  milliseconds = [1e3 * x["seconds"] for x in ours]
+  too_long = np.mean([x["too_long"] for x in packers["partition"]])
   return {
-    "lengths": f"{record['sequences']}, {record['kind']}",
-    "packer": record["packer"],
-    "packs": f"{mean('packs'):.2f}",
-    "as few as optimal": f"{record['as_few_as_optimal']} of {len(found)}",
-    "longer than the row": f"{mean('too_long'):.1f}",
-    "largest / mean cost": f"{mean('largest_over_mean'):.4f}",
-    "milliseconds": f"{1e3 * float(np.median([r['seconds'] for r in found])):.1f}",
-    "slowest": f"{1e3 * max(r['seconds'] for r in found):.1f}",
+    "lengths": record["kind"],
+    **{name: f"{np.mean(found):.2f}" for name, found in packs.items()},
+    "longer than the row": f"{too_long:.1f}",
+    "as few as `optimal`": f"{as_few} of {len(ours)}",
+    "largest : mean cost": f"{np.mean([x['largest_over_mean'] for x in ours]):.4f}",
+    "milliseconds, median": f"{np.median(milliseconds):.1f}",
+    "slowest": f"{max(milliseconds):.1f}",
   }

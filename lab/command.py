@@ -54,17 +54,19 @@ def run_study(
   path: pathlib.Path,
   *,
   tables: Callable[[Mapping[str, Any]], str],
+  records: Callable[[Mapping[str, Any]], Mapping[str, list[dict[str, str]]]],
   draw: Callable[[pathlib.Path, Mapping[str, Any]], None],
 ) -> int:
   """Writes each result as soon as it is made, prints the last; returns `run`'s status.
 
-  Each result includes the one before. It is written to PATH.json, its tables, in Markdown,
-  to PATH.md, and its pictures to the same folder.
+  Each result includes the one before. It is written to PATH.json with the `records` of the
+  tables that documents show, its tables, in Markdown, to PATH.md, and its pictures to the
+  same folder.
   """
 
   def work():
     for result in results:
-      write_json(path.with_suffix(".json"), result)
+      write_json(path.with_suffix(".json"), dict(result) | {"tables": records(result)})
       write_text(path.with_suffix(".md"), tables(result) + "\n")
       draw(path.parent, result)
     print(tables(result))

@@ -221,6 +221,7 @@ def _verify(options) -> dict:
     "passes": all(row.passes for row in rows if row.passes is not None)
     and not any(x.outcome == "FAILS" for x in besides),
     "rows": [dataclasses.asdict(row) | {"passes": row.passes} for row in rows],
+    "tables": {"largest": verify.largest(rows)},
     "beside_xla": [dataclasses.asdict(x) | {"passes": x.passes} for x in besides],
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "jax": jax.__version__,

@@ -85,7 +85,6 @@ def make_runs(
   spec = {
     "config": real_tasks.config_of(name),
     "overrides": files.overrides(directory)
-    | real_tasks.FIELDS.get(name, {})
     | {"optimizer.learning_rate": LEARNING_RATE}
     | dict(overrides),
     "arms": ARMS | {"unpacked": ARMS["unpacked"] | rows},

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ class Files(NamedTuple):
     longest: the length of rows with one sequence each. Either no sequence is longer, or
       the task cuts sequences there.
     at_once: how many of these rows are computed at once, for memory; 0 for all of a step.
+    fields: of the config, in which the task differs from its config file.
   """
 
   source: str
@@ -34,6 +35,7 @@ class Files(NamedTuple):
   columns: str = ""
   longest: int = 128
   at_once: int = 0
+  fields: Mapping[str, Any] = {}
 
   def overrides(self, directory: pathlib.Path) -> dict[str, Any]:
     """Fields of the config of a run whose score is that of its last step.
@@ -52,6 +54,7 @@ class Files(NamedTuple):
       "train.keep_checkpoints": 1,
       "train.keep_best": False,
       "train.patience": 0,
+      **self.fields,
     }
 
 
@@ -66,13 +69,6 @@ _GLUE = {
 GLUE = tuple(_GLUE)
 PAIRS = "stsb_pairs"  # STS-B by the cosine of the vectors of its sentences
 TASKS = (*GLUE, PAIRS, "squad")
-FIELDS: dict[str, dict[str, Any]] = {  # of the configs of some tasks
-  PAIRS: {
-    "data.task": "scored_pairs",
-    "data.max_sequence_length": 128,
-    "train.batch_size": 32,
-  }
-}
 # Examples to train on; other tasks use all.
 AT_MOST = {"sst2": 10_000, PAIRS: 2_000, "squad": 20_000}
 QUICK_EXAMPLES = 64  # of each task
@@ -113,6 +109,11 @@ def files(
     return Files(
       _with_cosines(sentences.source, folder / f"{PAIRS}-train.jsonl"),
       _with_cosines(sentences.held_out_source, folder / f"{PAIRS}-dev.jsonl"),
+      fields={
+        "data.task": "scored_pairs",
+        "data.max_sequence_length": 128,
+        "train.batch_size": 32,
+      },
     )
   name, columns, longest = _GLUE[task]
   source = real_data.find(data, f"glue/{name}/train.tsv")

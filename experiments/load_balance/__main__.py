@@ -26,7 +26,7 @@ import packing
 from experiments.load_balance import gumbel, measured
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
-from experiments.load_balance.tables import draw, tables
+from experiments.load_balance.tables import draw, records, tables
 from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
 from lab import command
@@ -154,6 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
     run(options.workdir, options.coefficients, QUICK if options.quick else FULL),
     options.workdir / "load_balance",
     tables=tables,
+    records=records,
     draw=draw,
   )
 

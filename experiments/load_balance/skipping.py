@@ -21,7 +21,7 @@ import numpy as np
 import tqdm
 
 import packing
-from experiments.load_balance.tables import by_devices
+from experiments.load_balance.tables import Records, by_devices, shown
 from lab import command, real_data
 from lab.exhibits import Part
 from lab.pictures import COLOURS, PERCENT, figure, save
@@ -204,24 +204,31 @@ _MOST = {  # columns for the largest number of devices
 }
 
 
+def records(result: Mapping[str, Any]) -> dict[str, Records]:
+  """A table for each model: the share of time that devices wait, by their number."""
+  models: dict[str, Records] = {}
+  for (model, length), rows in itertools.groupby(
+    sorted(result["rows"], key=lambda x: (list(MODELS).index(x["model"]), x["row_length"])),
+    key=lambda x: (x["model"], x["row_length"]),
+  ):
+    some = list(rows)
+    first = {"rows a device": f"{some[0]['rows']} of {length:,} tokens"}
+    models.setdefault(model, []).extend(
+      first | line for line in by_devices(some, "{waiting:.2%}", most=_MOST)
+    )
+  return models
+
+
 def tables(result: Mapping[str, Any]) -> str:
   """All tables, in Markdown."""
-  parts: list[str] = []
-  rows = result["rows"]
-  for case in dict.fromkeys(row["case"] for row in rows):
-    some = [row for row in rows if row["case"] == case]
-    length, own = some[0]["row_length"], some[0]["rows"]
-    source = f" ({result['documents']})" if case.startswith("documents") else ""
-    for model in dict.fromkeys(row["model"] for row in some):
-      here = [row for row in some if row["model"] == model]
-      parts += [
-        f"Rows of {length:,} tokens, {case}{source}, {own} a device; {model}. The first "
-        "columns have the share of time that devices wait, by the number of devices. The "
-        "last two are for the largest number: the standard deviation of a step's time "
-        "divided by its mean; and the speed-up over attention that computes whole rows:",
-        by_devices(here, "{waiting:.2%}", most=_MOST),
-      ]
-  return "\n\n".join(parts)
+  text = (
+    f"The rows of 8,192 tokens have {result['documents']}. By the number of devices, the "
+    "share of time that they wait. The last two columns are for the largest number: the "
+    "standard deviation of a step's time divided by its mean; and the speed-up over "
+    "attention that computes whole rows."
+  )
+  parts = [f"{model}:\n\n{shown(x)}" for model, x in records(result).items()]
+  return "\n\n".join([text, *parts])
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):
@@ -314,6 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
     run(Part(options.workdir, "", data=options.data)),
     options.workdir / "skipping",
     tables=tables,
+    records=records,
     draw=draw,
   )
 

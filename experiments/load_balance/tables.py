@@ -10,19 +10,33 @@ import matplotlib.ticker
 
 from experiments.load_balance.ways import BY_TOKENS, UNPADDING
 from lab.pictures import COLOURS, figure, save
-from lab.table import table
+from lab.table import record_table
 
 SPEEDUP = "speed-up over padding"
 Columns = Mapping[str, str]  # by header, a format of the row's fields
+Records = list[dict[str, str]]  # the lines of a table, by header
+
+
+def records(result: Mapping[str, Any]) -> dict[str, Records]:
+  """The tables of the result of `__main__.run` that documents show, by name."""
+  batch = result["batch"]
+  rows = [x for x in result["rows"] if x["batch"] == batch]
+  made = {
+    "speed-up": by_devices(rows, "{speedup:.3f}"),
+    "waiting": by_devices(rows, "{idle:.1%}"),
+    "seconds": by_devices(rows, "{mean:.3g} ± {deviation:.2g} ({percentile_99:.3g})"),
+  }
+  if measured := result.get("measured"):
+    made["measured"] = waiting(measured)
+  return made
 
 
 def tables(result: Mapping[str, Any]) -> str:
   """All tables of the result of `__main__.run`, each after what it shows."""
-  rows, batch, network = result["rows"], result["batch"], result["network"]
-  some = [x for x in rows if x["batch"] == batch]
+  batch, network, made = result["batch"], result["network"], records(result)
   both = [
     x | {"way": f"{x['way']}, batch {x['batch']}"}
-    for x in rows
+    for x in result["rows"]
     if x["way"] in (UNPADDING, result["packing"])
   ]
   factors = ", ".join(f"{x:.4f} at depth {d}" for d, x in result["packing_factors"].items())
@@ -35,14 +49,14 @@ def tables(result: Mapping[str, Any]) -> str:
     f"{exchange}.",
     "Real sequences a second divided by those of padding, by number of devices, batch "
     f"{batch}.",
-    by_devices(some, "{speedup:.3f}"),
+    shown(made["speed-up"]),
     "The share of time that devices wait for the slowest, by number of devices, batch "
     f"{batch}.",
-    by_devices(some, "{idle:.1%}"),
+    shown(made["waiting"]),
     f"Seconds of a step: mean ± standard deviation (99th percentile), batch {batch}.",
-    by_devices(some, "{mean:.3g} ± {deviation:.2g} ({percentile_99:.3g})"),
+    shown(made["seconds"]),
     "Real sequences a second divided by those of padding, by the batch of a device.",
-    by_devices(both, "{speedup:.3f}"),
+    shown(by_devices(both, "{speedup:.3f}")),
     *_paper_method(result["paper_method"]),
     *(_measured(result["measured"]) if "measured" in result else []),
   ]
@@ -64,7 +78,7 @@ def _device(device: Mapping[str, Any]) -> list[str]:
     "fit": "{relative_error:+.1%}",
   }
   rows = device.get("measurements")
-  return [text, by_columns(rows, columns)] if rows else [text]
+  return [text, shown(by_columns(rows, columns))] if rows else [text]
 
 
 def _paper_method(checked: Mapping[str, Any]) -> list[str]:
@@ -80,7 +94,7 @@ def _paper_method(checked: Mapping[str, Any]) -> list[str]:
     "simulated": "{simulated:.3f}",
     "estimated": "{estimated:.3f}",
   }
-  return [text, by_columns(checked["rows"], columns)]
+  return [text, shown(by_columns(checked["rows"], columns))]
 
 
 def _measured(measured: Mapping[str, Any] | None) -> list[str]:
@@ -92,14 +106,14 @@ def _measured(measured: Mapping[str, Any] | None) -> list[str]:
     f"rounded up to a multiple of {measured['multiple']}, {measured['steps']} steps of "
     "each way. The share of a step that devices wait for the slowest:"
   )
-  return [text, waiting(measured)]
+  return [text, shown(waiting(measured))]
 
 
-def waiting(measured: Mapping[str, Any]) -> str:
+def waiting(measured: Mapping[str, Any]) -> Records:
   """A line for each of `ways`, the results of `together.compare`."""
   quartiles = "{quartiles[0]:.1%} to {quartiles[1]:.1%}"
   columns: Columns = {
-    "": "{way}",
+    "method": "{way}",
     "predicted": "{predicted:.1%}",
     "measured: mean (quartiles of steps)": f"{{measured:.1%}} ({quartiles})",
     "seconds a step": "{seconds:.3g}",
@@ -107,15 +121,14 @@ def waiting(measured: Mapping[str, Any]) -> str:
   return by_columns([{"way": way} | x for way, x in measured["ways"].items()], columns)
 
 
-def by_columns(rows: Iterable[Mapping[str, Any]], columns: Columns) -> str:
+def by_columns(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Records:
   """A line for each row."""
-  cells = [[cell.format(**x) for cell in columns.values()] for x in rows]
-  return table(columns, cells)
+  return [{name: cell.format(**x) for name, cell in columns.items()} for x in rows]
 
 
 def by_devices(
   rows: Iterable[Mapping[str, Any]], cell: str, *, most: Mapping[str, str] | None = None
-) -> str:
+) -> Records:
   """A line for each way, with a cell for each number of devices.
 
   `most` has further columns, by header, for the largest number of devices.
@@ -123,11 +136,15 @@ def by_devices(
   lines: dict[str, dict[str, str]] = {}
   last: dict[str, dict[str, str]] = {}
   for row in rows:
-    line = lines.setdefault(row["way"], {"": row["way"]})
+    line = lines.setdefault(row["way"], {"method": row["way"]})
     line[f"{row['devices']:,}"] = cell.format(**row)
     last[row["way"]] = {name: value.format(**row) for name, value in (most or {}).items()}
-  whole = [line | last[way] for way, line in lines.items()]
-  return table(whole[0], [line.values() for line in whole])
+  return [line | last[way] for way, line in lines.items()]
+
+
+def shown(rows: Records) -> str:
+  """A table in Markdown, whose first column has words."""
+  return record_table(rows, left=list(rows[0])[:1])
 
 
 def draw(folder: pathlib.Path, result: Mapping[str, Any]):

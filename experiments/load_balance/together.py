@@ -9,6 +9,7 @@ import concurrent.futures
 import itertools
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -40,16 +41,16 @@ def run_together(work: Callable[[int], Result], number: int) -> list[Result]:
   """
   context = multiprocessing.get_context("spawn")
   places = itertools.islice(itertools.cycle(cores()), number)
-  try:
-    with concurrent.futures.ProcessPoolExecutor(
-      number, context, initializer=_share, initargs=(context.Barrier(number),)
-    ) as pool:
-      futures = [pool.submit(_start, work, n, core) for n, core in enumerate(places)]
-      for future in concurrent.futures.as_completed(futures):
-        future.result()  # the first error is that of the process that failed
-  except Exception as error:
-    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    raise Stopped(f"A measuring process failed. {reason}") from error
+  with concurrent.futures.ProcessPoolExecutor(
+    number, context, initializer=_share, initargs=(context.Barrier(number),)
+  ) as pool:
+    futures = [pool.submit(_start, work, n, core) for n, core in enumerate(places)]
+  errors = [error for future in futures if (error := future.exception())]
+  # Those that waited for the process that failed have an error of their own.
+  errors.sort(key=lambda x: isinstance(x, threading.BrokenBarrierError))
+  if errors:
+    reason = f"{type(errors[0]).__name__}: {errors[0]}".partition("\n")[0]
+    raise Stopped(f"A measuring process failed. {reason}") from errors[0]
   return [future.result() for future in futures]
 
 

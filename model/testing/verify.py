@@ -15,7 +15,7 @@ import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import flax.nnx as nnx
@@ -333,50 +333,80 @@ def has_reference(config: ModelConfig) -> bool:
 
 def table(rows: list[Row]) -> str:
   """The rows as Markdown, which is also readable in a terminal."""
+  ran = [row for row in rows if not row.not_run]
+  parts = [_markdown([{"head": row.head} | _cells([row]) for row in ran])]
+  if len({row.head for row in ran}) > 1:
+    parts += ["The largest over all heads:", _markdown(largest(rows))]
+  for what, name in (("FAILS", "failed"), ("Not run", "not_run")):
+    reasons: dict[str, str] = {}
+    for row in rows:
+      if reason := getattr(row, name):
+        reasons.setdefault(row.implementation, reason)
+    parts += [f"{what}, {kernel}: {reason}" for kernel, reason in reasons.items()]
+  return "\n\n".join(filter(None, parts))
 
-  def number(size: float | None) -> str:
-    return "-" if size is None else f"{size:.1e}" if size else "0"
 
-  lines = [
-    "| head | attention | dtype | outputs | losses | gradients | Hugging Face | influence |"
-    " |",
-    "|---|---|---|---:|---:|---:|---:|---:|---|",
-  ]
-  skipped: dict[str, str] = {}
-  failed: dict[str, str] = {}
+def largest(rows: list[Row]) -> list[dict[str, str]]:
+  """For each implementation and dtype, the largest number of each column over all heads."""
+  groups: dict[tuple[str, str], list[Row]] = {}
   for row in rows:
-    if row.not_run:
-      skipped.setdefault(row.implementation, row.not_run)
-      continue
-    sizes = (row.outputs, row.losses, row.gradients, row.reference, row.influence)
-    cells = [row.head, row.implementation, row.dtype, *map(number, sizes)]
-    lines.append(f"| {' | '.join(cells)} | {'' if row.passes else 'FAILS'} |")
-    if row.failed:
-      failed.setdefault(row.implementation, row.failed)
-  lines += [f"\nFAILS, {name}: {reason}" for name, reason in failed.items()]
-  lines += [f"\nNot run, {name}: {reason}" for name, reason in skipped.items()]
-  return "\n".join(lines)
+    if not row.not_run:
+      groups.setdefault((row.implementation, row.dtype), []).append(row)
+  return [_cells(group) for group in groups.values()]
+
+
+def _cells(rows: list[Row]) -> dict[str, str]:
+  """The cells of rows of one implementation and dtype: the largest of each number."""
+
+  def number(name: str) -> str:
+    sizes = [x for row in rows if (x := getattr(row, name)) is not None]
+    return "-" if not sizes else f"{_largest(sizes):.1e}" if any(sizes) else "0"
+
+  return {
+    "attention": rows[0].implementation,
+    "dtype": rows[0].dtype,
+    "outputs": number("outputs"),
+    "losses": number("losses"),
+    "gradients": number("gradients"),
+    "Hugging Face": number("reference"),
+    "influence": number("influence"),
+    "": "" if all(row.passes for row in rows) else "FAILS",
+  }
 
 
 def beside_table(besides: Sequence[Beside]) -> str:
   """The comparisons with XLA's attention as Markdown; "" for none."""
   if not besides:
     return ""
-  lines = [
-    "| attention | dtype | row length | difference from xla in float32 | |",
-    "|---|---|---:|---:|---|",
-  ]
-  for one in besides:
-    size = one.failed or f"{one.difference:.1e}"
-    lines.append(
-      f"| {one.implementation} | {one.dtype} | {one.row_length} | {size} | {one.outcome} |"
-    )
+  text = _markdown(
+    [
+      {
+        "attention": one.implementation,
+        "dtype": one.dtype,
+        "row length": str(one.row_length),
+        "difference from xla in float32": one.failed or f"{one.difference:.1e}",
+        "": one.outcome,
+      }
+      for one in besides
+    ]
+  )
   if any(one.outcome == "refused" for one in besides):
-    lines.append(
-      "\nrefused: wrong on this device in such rows. attention_impl=auto takes another; by "
-      "name it is an error."
+    text += (
+      "\n\nrefused: wrong on this device in such rows. attention_impl=auto takes another; "
+      "by name it is an error."
     )
-  return "\n".join(lines)
+  return text
+
+
+def _markdown(records: Sequence[Mapping[str, str]]) -> str:
+  """A table; columns of words are those of names, dtypes and outcomes."""
+  if not records:
+    return ""
+  names = list(records[0])
+  rule = ["---" if name in ("head", "attention", "dtype", "") else "---:" for name in names]
+  lines = [names, *(record.values() for record in records)]
+  first, *others = (f"| {' | '.join(line)} |" for line in lines)
+  return "\n".join([first, f"|{'|'.join(rule)}|", *others])
 
 
 def _random_params(config: ModelConfig, head: str):
