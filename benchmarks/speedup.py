@@ -104,10 +104,14 @@ def main(arguments: list[str] | None = None):
   )
   left = ("attention", "paper: p, speed-up, ratio")
   records = print_table(_measure_all(options), speedup_row, left=left)
-  command.write(options, machine, peak=dataclasses.asdict(peak), steps=records)
+  shares = [_share_row(x, kind) for x in records if "flops" in x for kind in KINDS]
+  tables = {"speed-up": [x for record in records if (x := speedup_row(record))]}
+  tables["share"] = shares
+  command.write(
+    options, machine, tables=tables, peak=dataclasses.asdict(peak), steps=records
+  )
   if reasons := not_run_lines(records):
     print(f"\n{reasons}")
-  shares = [_share_row(x, kind) for x in records if "flops" in x for kind in KINDS]
   shown = record_table(shares, left=("attention", "step"))
   print(f"\nShare of the machine's peak\n\n{shown}")
 

@@ -45,13 +45,14 @@ from benchmarks.training_tables import (
   PEERS,
   WAYS,
   expand,
-  part_table,
+  part_rows,
   realised_line,
   split,
-  way_table,
+  way_rows,
 )
 from lab.machine import machine_and_device
 from lab.options import add, add_some, run, some_of
+from lab.table import record_table
 from lab.timing.models import ADAMW, FAMILIES, VOCAB_SIZE, make_config
 from lab.timing.steps import MEASURED, not_run_lines, why_not
 from lab.timing.turns import in_turns
@@ -256,8 +257,12 @@ def main(arguments: list[str] | None = None):
     parser.error(f"none of these ways runs here: {first}")
   learners = make_learners(config, running, threads=options.threads)
   measured = measure(learners, sample, rounds=options.rounds)
-  command.write(options, machine, ways=measured, not_run=reasons)
   lengths = sample.store.lengths
+  tables = {
+    "ways": way_rows(measured, keys, reasons, sequences=lengths.size),
+    "parts": part_rows(measured),
+  }
+  command.write(options, machine, tables=tables, ways=measured, not_run=reasons)
   name = "BERT" if isinstance(config, BertConfig) else "ModernBERT"
   print(
     f"\n{name}-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
@@ -265,7 +270,7 @@ def main(arguments: list[str] | None = None):
     f"{options.batch_size} sequences a step, or {options.batch_size // 2} rows of packs; "
     f"{options.rounds} rounds\n"
   )
-  print(way_table(measured, keys, reasons, sequences=lengths.size))
+  print(record_table(tables["ways"], left=["way"]))
   ours = [
     {"attention": split(key)[1], "not_run": reason}
     for key, reason in reasons.items()
@@ -275,7 +280,7 @@ def main(arguments: list[str] | None = None):
   for text in (
     not_run_lines(ours),
     realised_line(measured, packing_factor=lengths.size / packs),
-    part_table(measured),
+    record_table(tables["parts"], left=("of the whole", "what")),
   ):
     if text:
       print(f"\n{text}", flush=True)

@@ -8,7 +8,6 @@ import numpy as np
 
 from benchmarks.sample import BUCKETS
 from lab.statistics import quartiles, ratio, spread
-from lab.table import record_table
 
 # By name: the title in the table, the layout of batches, and for peers the computation.
 OURS = {
@@ -59,13 +58,13 @@ def split(key: str) -> tuple[str, str]:
   return name, implementation or "xla"
 
 
-def way_table(
+def way_rows(
   measured: Mapping[str, dict],
   keys: Iterable[str],
   not_run: Mapping[str, str],
   *,
   sequences: int,
-) -> str:
+) -> list[dict[str, str]]:
   """A row for each way that ran, from `training.measure`, in the order of `keys`.
 
   Peers that did not run have the reason in their rows; our ways that did not run have no
@@ -97,14 +96,14 @@ def way_table(
       "loss of steps 1 and 2": f"{way['losses'][0]:.5f}, {way['losses'][1]:.5f}",
     }
     records.append(record)
-  return record_table(records, left=["way"])
+  return records
 
 
-def part_table(measured: Mapping[str, dict]) -> str:
-  """The shares of packing, the head and the framework; "" unless all four ways ran."""
+def part_rows(measured: Mapping[str, dict]) -> list[dict[str, str]]:
+  """The shares of packing, the head and the framework; none unless all four ways ran."""
   if not {"packed", "unpacked", "masked", "padded"} <= set(measured):
-    return ""
-  records = [
+    return []
+  return [
     {
       "of the whole": part,
       "what": f"{WAYS[one][0]} : {WAYS[other][0]}",
@@ -112,7 +111,6 @@ def part_table(measured: Mapping[str, dict]) -> str:
     }
     for part, one, other in PARTS
   ]
-  return record_table(records, left=("of the whole", "what"))
 
 
 def realised_line(measured: Mapping[str, dict], *, packing_factor: float) -> str:
