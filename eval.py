@@ -33,10 +33,10 @@ from launch.data import make_held_out, prepare_dataset
 from launch.fields import row_length
 from launch.record import report
 from launch.record.progress import Progress
-from launch.rules import check_fields, validate
+from launch.validation import check_fields, validate
 from model import MODELS, weights
 from pipeline.tasks.glue import MULTI_LABEL
-from pipeline.tasks.table import TASK_HEADS
+from pipeline.tasks.registry import TASK_HEADS
 from training import processes
 from training.errors import ConfigError, Stopped
 from training.evaluation import evaluate, prediction_config

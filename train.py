@@ -42,8 +42,8 @@ from launch.record import report, trackers
 from launch.record.compilations import CompilationCounter
 from launch.record.parameters import count_parameters, parameters_digest
 from launch.record.recorder import Profile, Recorder
-from launch.rules import validate
 from launch.run import TrainingRun, prepare
+from launch.validation import validate
 from model import weights
 from training import processes
 from training.checkpoint import Checkpoints

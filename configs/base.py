@@ -1,7 +1,7 @@
 """Every field of a run, with the value from BERT's papers where they give one.
 
 The other config files change some of these values. Unknown fields are refused, also on the
-command line. `launch/rules.py` checks the values before any work.
+command line. `launch/validation.py` checks the values before any work.
 """
 
 from ml_collections import ConfigDict

@@ -29,7 +29,7 @@ from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources.streams import check_stream
 from pipeline.store import SequenceStore
-from pipeline.tasks.table import find_task, is_masked, score
+from pipeline.tasks.registry import find_task, is_masked, score
 from training.errors import ConfigError
 from training.evaluation import HeldOut
 

@@ -27,7 +27,7 @@ from packing.files import write_text
 from pipeline import OnlineBatches, PreparedDataset, RowLoader
 from pipeline.batches.loader import BatchIterator
 from pipeline.batches.plans import ONLINE
-from pipeline.tasks.table import TASK_HEADS
+from pipeline.tasks.registry import TASK_HEADS
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import processes
 from training.errors import ConfigError, Stopped, Terminated

@@ -9,7 +9,7 @@
 (40195, 40195, 2.205)
 """
 
-from packing.algorithms.depth import choose_depth
+from packing.algorithms.default_depth import choose_depth
 from packing.assignment import Assignment
 from packing.batches import (
   Cost,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packing.algorithms.auto import auto
-from packing.algorithms.depth import choose_depth
+from packing.algorithms.default_depth import choose_depth
 from packing.algorithms.effort import check_effort
 from packing.algorithms.greedy import greedy
 from packing.algorithms.heuristics import bfd, ffd, harmonic, lpfhp, mffd, none, spfhp

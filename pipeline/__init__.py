@@ -22,7 +22,7 @@ _NAMES = {
   "preparation.prepare": "prepare",
   "settings": "DatasetSettings",
   "store": "SequenceStore",
-  "tasks.table": "TASK_HEADS score",
+  "tasks.registry": "TASK_HEADS score",
 }
 
 if TYPE_CHECKING:  # the same names, for type checkers
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # the same names, for type checkers
   from pipeline.preparation.prepare import prepare
   from pipeline.settings import DatasetSettings
   from pipeline.store import SequenceStore
-  from pipeline.tasks.table import TASK_HEADS, score
+  from pipeline.tasks.registry import TASK_HEADS, score
 else:
 
   def __getattr__(name: str):

@@ -21,7 +21,7 @@ from pipeline.dataset import PreparedDataset, open_dataset
 from pipeline.preparation.beam import BeamRunner
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import TOO_LONG, DatasetSettings
-from pipeline.tasks.table import TASKS
+from pipeline.tasks.registry import TASKS
 
 _PREPARE_EXAMPLES = """sources:
   stdlib                      docstrings and help topics of this Python

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from packing import InputError
 from packing.files import parse_json
 from pipeline.store import SequenceStore
-from pipeline.tasks.table import TASKS
+from pipeline.tasks.registry import TASKS
 from pipeline.tokenizer import Tokenizer
 
 MANIFEST = "manifest.json"

@@ -27,7 +27,7 @@ class DatasetSettings:
     min_sentences: documents with fewer are left out (pretraining, sentences).
     held_out_fraction: the fraction of documents to hold out.
     seed: selects the held-out documents and how documents are cut.
-    task: what sequences to make; see `pipeline/tasks/table.py`.
+    task: what sequences to make; see `pipeline/tasks/registry.py`.
     held_out_source: a separate source to hold out, instead of a fraction.
     columns: names of fields in the source, "field=name,field=name".
     documents: where documents in text files end: "blank-line", "line", "file",

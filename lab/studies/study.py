@@ -23,10 +23,10 @@ from lab.studies.streams import BATCHES, ONE_A_ROW
 from launch import command
 from launch.data import prepare_dataset
 from launch.fields import check
-from launch.rules import validate
 from launch.sweep import jobs
 from launch.sweep.file import Run, make_sweep
 from launch.sweep.jobs import Job
+from launch.validation import validate
 from model import weights
 from packing.files import write_json
 from pipeline.dataset import file_sha256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launch.recipe import Recipe
+from launch.recipe.adjustment import Recipe
 
 
 def table(before: Recipe, after: Recipe) -> str:

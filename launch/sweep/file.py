@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from launch.data import check_data
 from launch.fields import ROOT, call, field_value, read_config, wrong_type
-from launch.rules import validate
+from launch.validation import validate
 from model import IMPLEMENTATIONS
 from packing import InputError
 from training.errors import ConfigError

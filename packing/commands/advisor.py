@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from packing.algorithms.depth import choose_depth
+from packing.algorithms.default_depth import choose_depth
 from packing.errors import check_integer
 from packing.histogram import Histogram
 from packing.pack import pack

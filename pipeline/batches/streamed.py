@@ -17,7 +17,7 @@ from pipeline.sources.document_shards import TRAIN, DocumentShard
 from pipeline.sources.streams import DocumentStream, open_stream
 from pipeline.store import SequenceStore, StoredSequence
 from pipeline.tasks.encoder import Encoder
-from pipeline.tasks.table import find_task
+from pipeline.tasks.registry import find_task
 from pipeline.tokenizer import Tokenizer
 
 TOGETHER = 32  # documents among which random next segments are drawn, or that are joined

@@ -11,7 +11,7 @@ from pipeline.batches.packed import PackedBatch
 from pipeline.prediction.chunks import CHUNK_SIZE, BatchShape, pack_examples
 from pipeline.prediction.examples import Example
 from pipeline.tasks import squad
-from pipeline.tasks.table import TASKS
+from pipeline.tasks.registry import TASKS
 
 
 def answer_examples(

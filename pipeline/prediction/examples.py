@@ -16,7 +16,7 @@ from pipeline.sources import textfiles
 from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.partitions import open_source
 from pipeline.tasks.encoder import Encoder
-from pipeline.tasks.table import Task, find_task
+from pipeline.tasks.registry import Task, find_task
 from pipeline.tokenizer import Tokenizer
 
 STANDARD_INPUT = "-"

@@ -11,7 +11,7 @@ from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
 from pipeline.tasks.glue import MULTI_LABEL
-from pipeline.tasks.table import TASK_HEADS, TASKS
+from pipeline.tasks.registry import TASK_HEADS, TASKS
 from pipeline.tokenizer import TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer
 
 LONGEST_WINDOW = 384  # tokens, by default, as in BERT's code for SQuAD

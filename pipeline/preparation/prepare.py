@@ -24,7 +24,7 @@ from pipeline.sources.document import DocumentFields
 from pipeline.sources.document_shards import TRAIN
 from pipeline.sources.partitions import Partition, fingerprint, open_source
 from pipeline.tasks import glue
-from pipeline.tasks.table import find_task
+from pipeline.tasks.registry import find_task
 from pipeline.tokenizer import Tokenizer
 
 MAX_CLASSES = 1000  # that are found in the data

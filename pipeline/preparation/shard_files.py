@@ -15,7 +15,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import write_sequences
 from pipeline.tasks.encoder import Encoder
-from pipeline.tasks.table import TASKS
+from pipeline.tasks.registry import TASKS
 from pipeline.tokenizer import load_tokenizer
 
 _SUMMARY_SUFFIX = ".summary.json"

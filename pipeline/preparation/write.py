@@ -31,7 +31,7 @@ from pipeline.sources.document_shards import (
   document_shards,
 )
 from pipeline.sources.partitions import Partition
-from pipeline.tasks.table import Task
+from pipeline.tasks.registry import Task
 from pipeline.tokenizer import (
   END,
   NEVER_MASKED,

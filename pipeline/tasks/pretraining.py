@@ -17,7 +17,7 @@ from pipeline.sources import stdlib
 from pipeline.sources.document import Document
 from pipeline.sources.document_shards import TRAIN, DocumentShard
 from pipeline.store import StoredSequence
-from pipeline.tasks import causal
+from pipeline.tasks.documents import text_of
 from pipeline.tasks.encoder import Encoder
 
 SPECIAL_TOKENS_IN_PAIR = 3  # [CLS] A [SEP] B [SEP]
@@ -48,7 +48,7 @@ def sentences_of(document: Document, settings: DatasetSettings) -> list[str]:
   """The sentences of a document; none if there are fewer than `min_sentences`."""
   sentences = document.fields.get("sentences")
   if sentences is None:
-    sentences = stdlib.split_sentences(causal.text_of(document))
+    sentences = stdlib.split_sentences(text_of(document))
   return sentences if len(sentences) >= settings.min_sentences else []
 
 

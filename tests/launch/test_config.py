@@ -15,7 +15,7 @@ from launch.data import make_loader, settings_of
 from launch.fields import tracker_names
 from launch.model_config import model_config
 from launch.recipe import make_optimizer, make_schedule, resolve
-from launch.rules import validate
+from launch.validation import validate
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs

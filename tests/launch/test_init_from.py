@@ -9,7 +9,7 @@ import pytest
 
 from configs import base
 from launch import init_from
-from launch.rules import validate
+from launch.validation import validate
 from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
 from model.hf.pooling import Pooling, write_pooling

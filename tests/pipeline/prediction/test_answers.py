@@ -10,7 +10,7 @@ import pipeline
 from pipeline.prediction.examples import Example
 from pipeline.store import SequenceStore, StoredSequence
 from pipeline.tasks import squad
-from pipeline.tasks.table import TASKS
+from pipeline.tasks.registry import TASKS
 
 
 def examples(count):

@@ -12,7 +12,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources import tfds
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.partitions import fingerprint, open_source
-from pipeline.tasks.table import find_task
+from pipeline.tasks.registry import find_task
 from tests import tfds_data
 from tests.pipeline.sources.files import read
 

@@ -13,7 +13,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks.encoder import Encoder
-from pipeline.tasks.table import TASKS
+from pipeline.tasks.registry import TASKS
 from pipeline.tokenizer import SPECIAL_TOKENS, Tokenizer
 from tests.pipeline.tasks.making import CLS, SEP, sequences, tokens
 

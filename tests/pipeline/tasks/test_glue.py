@@ -13,7 +13,7 @@ from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
 from pipeline.tasks import glue
-from pipeline.tasks.table import TASKS, find_task
+from pipeline.tasks.registry import TASKS, find_task
 from tests.pipeline.sources.files import write_arrow
 from tests.pipeline.tasks.making import tokens
 

@@ -17,7 +17,7 @@ from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.store import PAIR_SCHEMA, SequenceStore
 from pipeline.tasks import pairs
-from pipeline.tasks.table import score
+from pipeline.tasks.registry import score
 from tests.pipeline.sources.files import write_arrow
 from tests.pipeline.tasks.making import CLS, SEP, VOCABULARY, tokens
 

@@ -8,7 +8,7 @@ import pipeline
 from packing import InputError
 from pipeline.store import REGRESSION_SCHEMA, SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks import scores
-from pipeline.tasks.table import TASKS
+from pipeline.tasks.registry import TASKS
 
 # 7 examples: true positives 2, false negatives 1, false positives 1, true negatives 3.
 LABELS = np.array([1, 1, 1, 0, 0, 0, 0], np.int32)

@@ -30,7 +30,7 @@ from launch.plans import ALGORITHMS
 from launch.recipe import check_recipe
 from pipeline.batches import atoms
 from pipeline.batches.plans import ONLINE
-from pipeline.tasks.table import TASK_HEADS, is_masked
+from pipeline.tasks.registry import TASK_HEADS, is_masked
 from training import optimizer
 from training.errors import ConfigError
 

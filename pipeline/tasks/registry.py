@@ -46,7 +46,7 @@ from pipeline.store import (
 )
 from pipeline.tasks import (
   answering,
-  causal,
+  documents,
   glue,
   pairs,
   pretraining,
@@ -195,7 +195,7 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
 
 def _one_text(document: Document, settings: DatasetSettings) -> list[str]:
   del settings
-  return [causal.text_of(document)]
+  return [documents.text_of(document)]
 
 
 def _sentence_task(
@@ -260,7 +260,7 @@ TASKS = {
   ),
   "documents": Task(
     fields=("text",),
-    make_sequences=causal.document_sequences,
+    make_sequences=documents.document_sequences,
     texts=_one_text,
     too_long=("split", "truncate", "error"),
     filter="min_words",
@@ -270,7 +270,7 @@ TASKS = {
   ),
   "text": Task(
     fields=("text",),
-    make_sequences=causal.text_sequences,
+    make_sequences=documents.text_sequences,
     texts=_one_text,
     too_long=("split", "truncate", "error"),
     filter="min_words",
@@ -281,7 +281,7 @@ TASKS = {
   "tokens": Task(
     fields=("input_ids",),
     optional=("attention_mask", "token_type_ids", "label", "labels"),
-    make_sequences=causal.token_sequences,
+    make_sequences=documents.token_sequences,
     texts=None,
     too_long=("error", "truncate", "split"),
     special_tokens=(),

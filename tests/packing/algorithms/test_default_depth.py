@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import packing
-from packing.algorithms import depth, heuristics
+from packing.algorithms import default_depth, heuristics
 from packing.problem import Problem
 
 
@@ -15,9 +15,9 @@ def squad():
 
 def break_solver(monkeypatch):
   def fail(*_, **__):
-    raise depth.SolverError("no")
+    raise default_depth.SolverError("no")
 
-  monkeypatch.setattr(depth, "solve_relaxation", fail)
+  monkeypatch.setattr(default_depth, "solve_relaxation", fail)
 
 
 @pytest.mark.parametrize("name", ["glue_cola_128", "squad_1_1_384"])
@@ -73,7 +73,7 @@ def test_a_solver_that_fails_does_not_make_the_depth_too_small(monkeypatch, squa
   break_solver(monkeypatch)
   assert packing.choose_depth(squad) == packing.choose_depth(squad, algorithm="lpfhp")
   problem = Problem(np.array([0, 0, 0, 9, 0, 9, 0, 0, 0]), 9, 9)
-  proven, about = depth.bounds(problem)
+  proven, about = default_depth.bounds(problem)
   assert proven == problem.simple_bound
   assert about == heuristics.lpfhp(problem).num_packs
 

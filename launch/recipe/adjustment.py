@@ -1,0 +1,343 @@
+"""The recipe of a run, translated from the recipe without packing, and its optimizer.
+
+A config holds the recipe without packing; `packing.adjust` selects the translation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from launch.fields import check
+from training import optimizer
+from training.errors import ConfigError
+
+# Ways to adjust to rows that hold `packing_factor` times as many sequences.
+ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
+
+_SHORT_WARMUP = 0.1  # fraction of the steps, if the config's warm-up outlasts the run
+
+_DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """The hyperparameters that depend on the batch size; durations are in steps.
+
+  Attributes:
+    rows: rows per step, over all devices.
+    accumulation: micro-batches per step.
+    packing_factor: sequences per row, on average.
+    steps: updates of the parameters.
+    warmup_steps: how many of them have a rising learning rate.
+    shortened_from: the config's warm-up, if it was too long for the steps.
+    learning_rate: the peak.
+    b1: decay of the momentum.
+    b2: decay of the velocity.
+    num_sequences: sequences in the dataset; None if not known.
+    num_tokens: real tokens in the dataset; None if not known.
+    adjust: which of `ADJUSTMENTS` made it from the recipe without packing.
+    rounding: fraction by which rounding the rows changed the sequences per step.
+
+  Raises:
+    ConfigError: there are no steps, or no step after the warm-up.
+  """
+
+  rows: int
+  accumulation: int
+  packing_factor: float
+  steps: int
+  warmup_steps: int
+  learning_rate: float
+  b1: float
+  b2: float
+  num_sequences: int | None = None
+  num_tokens: int | None = None
+  shortened_from: int | None = None
+  adjust: str = "none"
+  rounding: float = 0.0
+
+  def __post_init__(self):
+    p = self.packing_factor
+    where = f" at a packing factor of {p:.3f}" if p > 1 else ""
+    if self.steps < 1:
+      raise ConfigError(
+        f"config.train.steps comes to {self.steps}{where}; expected at least 1. Set more "
+        "with --config.train.steps=... or --config.train.duration=..."
+      )
+    if not 0 <= self.warmup_steps < self.steps:
+      raise ConfigError(
+        f"config.optimizer.warmup_steps comes to {self.warmup_steps}{where}; expected 0 to "
+        f"{self.steps - 1}, less than the steps. Set --config.optimizer.warmup_steps=... "
+        "or --config.optimizer.warmup=..."
+      )
+
+  @property
+  def sequences(self) -> float:
+    """Sequences per step, on average."""
+    return self.rows * self.packing_factor
+
+  @property
+  def real_tokens(self) -> float | None:
+    """Real tokens per step, on average."""
+    if not self.num_sequences or not self.num_tokens:
+      return None
+    return self.sequences * self.num_tokens / self.num_sequences
+
+  @property
+  def epochs(self) -> float | None:
+    """How often each sequence of the dataset is seen."""
+    if not self.num_sequences:
+      return None
+    return self.steps * self.sequences / self.num_sequences
+
+  def as_dict(self) -> dict[str, Any]:
+    """The attributes and the properties, for JSON."""
+    names = ("sequences", "real_tokens", "epochs")
+    return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
+
+
+def parse_duration(field: str, text: str) -> tuple[float, str]:
+  """Parses a number of steps, sequences or epochs.
+
+  Args:
+    field: the config field that has the text, for the message.
+    text: such as "3 epochs".
+
+  Returns:
+    The number and "step", "sequence" or "epoch".
+
+  Raises:
+    ConfigError: the text is something else, or the number is negative.
+
+  Example:
+    >>> parse_duration("train.duration", "1e6 sequences")
+    (1000000.0, 'sequence')
+  """
+  match = _DURATION.fullmatch(text)
+  try:
+    number = float(match[1]) if match else math.nan
+  except ValueError:
+    number = math.nan
+  expected = "a number of steps, sequences or epochs, such as '3 epochs'"
+  check(0 <= number < math.inf, field, text, expected)
+  assert match is not None
+  return number, match[2]
+
+
+def unpacked(
+  config: ConfigDict,
+  *,
+  num_sequences: int | None = None,
+  num_tokens: int | None = None,
+) -> Recipe:
+  """The recipe of a config without packing, with its durations converted to steps.
+
+  A warm-up that would outlast the run is shortened to a tenth of the steps, so that any
+  config can be tried with few steps.
+
+  Args:
+    config: the run's config.
+    num_sequences: sequences in the dataset; needed for durations in epochs.
+    num_tokens: real tokens in the dataset.
+
+  Raises:
+    ConfigError: the config has a value that no recipe can have.
+  """
+  train, opt = config.train, config.optimizer
+  rows, micro = train.batch_size, train.micro_batch_size
+
+  def in_steps(field: str, text: str, steps: int) -> int:
+    if not text:
+      return steps
+    number, unit = parse_duration(field, text)
+    if unit == "epoch":
+      if num_sequences is None:
+        raise ConfigError(
+          f"config.{field} is {text!r}; expected the number of sequences as well. Give "
+          "--num_sequences=..., or steps or sequences."
+        )
+      number, unit = number * num_sequences, "sequence"
+    return round(number / rows if unit == "sequence" else number)
+
+  steps = in_steps("train.duration", train.duration, train.steps)
+  warmup = asked = in_steps("optimizer.warmup", opt.warmup, opt.warmup_steps)
+  if 0 < steps <= asked:
+    warmup = int(steps * _SHORT_WARMUP)
+  return Recipe(
+    rows=rows,
+    accumulation=rows // micro if micro else 1,
+    packing_factor=1.0,
+    steps=steps,
+    warmup_steps=warmup,
+    shortened_from=None if warmup == asked else asked,
+    learning_rate=opt.learning_rate,
+    b1=opt.b1,
+    b2=opt.b2,
+    num_sequences=num_sequences,
+    num_tokens=num_tokens,
+  )
+
+
+def packed(
+  recipe: Recipe, *, packing_factor: float, adjust: str, multiple: int = 1
+) -> Recipe:
+  """Translates a recipe without packing to the corresponding one for packed rows.
+
+  `reduce_batch` divides the rows per step by the packing factor p, rounds them to a
+  multiple, and keeps everything else. All others keep the rows and divide steps and
+  warm-up by p, so that the total number of sequences stays the same. In addition,
+  `lamb_betas` raises the betas to the power p, and `lr_linear` and `lr_sqrt` multiply the
+  learning rate by p or by its square root.
+
+  Args:
+    recipe: the recipe without packing.
+    packing_factor: p, sequences per row.
+    adjust: one of `ADJUSTMENTS`.
+    multiple: the rows per step must be a multiple of this: the micro-batch size if there
+      is one, otherwise the number of devices.
+
+  Raises:
+    ConfigError: the packing factor is below 1, or too few steps are left.
+
+  Example:
+    >>> recipe = Recipe(96, 12, 1.0, steps=100, warmup_steps=10, learning_rate=1e-3,
+    ...                 b1=0.9, b2=0.999)
+    >>> few = packed(recipe, packing_factor=2.0, adjust="reduce_batch", multiple=8)
+    >>> few.rows, few.accumulation, few.steps, few.sequences
+    (48, 6, 100, 96.0)
+    >>> slow = packed(recipe, packing_factor=2.0, adjust="lamb_betas", multiple=8)
+    >>> slow.rows, slow.steps, slow.warmup_steps, round(slow.b1, 4), slow.sequences
+    (96, 50, 5, 0.81, 192.0)
+
+  References:
+    Krell et al., https://arxiv.org/abs/2107.02027, sections 3.3 and 4.2, theorem D.1.
+  """
+  p = packing_factor
+  if not 1 <= p < math.inf:
+    raise ConfigError(f"packing_factor is {p}; expected at least 1 sequence a row.")
+  rows, steps, warmup_steps = recipe.rows, recipe.steps, recipe.warmup_steps
+  exact = recipe.rows / p if adjust == "reduce_batch" else recipe.rows
+  if adjust == "reduce_batch":
+    rows = max(1, round(exact / multiple)) * multiple
+  else:
+    steps = round(steps / p)
+    warmup_steps = min(round(warmup_steps / p), max(steps - 1, 0))
+  b1, b2, rate = recipe.b1, recipe.b2, recipe.learning_rate
+  if adjust == "lamb_betas":
+    b1, b2 = optimizer.packed_betas(b1, b2, p)
+  return dataclasses.replace(
+    recipe,
+    rows=rows,
+    accumulation=rows // multiple if recipe.accumulation > 1 else 1,
+    packing_factor=p,
+    steps=steps,
+    warmup_steps=warmup_steps,
+    learning_rate=rate * {"lr_linear": p, "lr_sqrt": math.sqrt(p)}.get(adjust, 1.0),
+    b1=b1,
+    b2=b2,
+    adjust=adjust,
+    rounding=rows / exact - 1,
+  )
+
+
+def resolve(
+  config: ConfigDict,
+  *,
+  packing_factor: float,
+  num_sequences: int | None = None,
+  num_tokens: int | None = None,
+  num_devices: int = 1,
+) -> tuple[Recipe, Recipe]:
+  """The recipe of a config without packing, and the one to run.
+
+  Args:
+    config: the run's config.
+    packing_factor: sequences per row in its plan.
+    num_sequences: sequences in its dataset; None if not known.
+    num_tokens: real tokens in its dataset; None if not known.
+    num_devices: devices that share a batch.
+
+  Raises:
+    ConfigError: the config has a value that no recipe can have.
+  """
+  _check_values(config, num_devices=num_devices)
+  before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens)
+  after = packed(
+    before,
+    packing_factor=packing_factor,
+    adjust=config.packing.adjust,
+    multiple=config.train.micro_batch_size or num_devices,
+  )
+  return before, after
+
+
+def check_recipe(config: ConfigDict, *, num_devices: int):
+  """Refuses values of the recipe that are wrong for any dataset.
+
+  Args:
+    config: the run's config.
+    num_devices: devices that share a batch.
+
+  Raises:
+    ConfigError: a value is wrong; the message names the field.
+  """
+  _check_values(config, num_devices=num_devices)
+  texts = {"train.duration": config.train.duration}
+  texts |= {"optimizer.warmup": config.optimizer.warmup}
+  units = [parse_duration(field, text)[1] for field, text in texts.items() if text]
+  if "epoch" not in units:
+    unpacked(config)
+
+
+def _check_values(config: ConfigDict, *, num_devices: int):
+  adjust = config.packing.adjust
+  check(adjust in ADJUSTMENTS, "packing.adjust", adjust, ", ".join(ADJUSTMENTS))
+  rows, micro = config.train.batch_size, config.train.micro_batch_size
+  check(rows >= 1, "train.batch_size", rows, "at least 1")
+  expected = f"a multiple of the {num_devices} devices"
+  check(rows % num_devices == 0, "train.batch_size", rows, expected)
+  check(micro % num_devices == 0, "train.micro_batch_size", micro, expected)
+  check(
+    micro >= 0 and (micro == 0 or rows % micro == 0),
+    "train.micro_batch_size",
+    micro,
+    f"0, or a divisor of train.batch_size={rows}",
+  )
+
+
+def make_schedule(config: ConfigDict, recipe: Recipe) -> optax.Schedule:
+  """The learning rate of a recipe, over updates from 0."""
+  return optimizer.warmup_and_decay(
+    peak=recipe.learning_rate,
+    warmup_steps=recipe.warmup_steps,
+    total_steps=recipe.steps,
+    decay=config.optimizer.decay,
+    decay_share=config.optimizer.decay_share,
+  )
+
+
+def learning_rates(config: ConfigDict, recipe: Recipe) -> np.ndarray:
+  """float[steps]: the learning rate of each update."""
+  rates = jax.jit(jax.vmap(make_schedule(config, recipe)))
+  return np.asarray(rates(np.arange(recipe.steps)))
+
+
+def make_optimizer(config: ConfigDict, recipe: Recipe) -> optax.GradientTransformation:
+  """The optimizer of a config, with the learning rate and the betas of a recipe."""
+  opt, rate = config.optimizer, make_schedule(config, recipe)
+  common = {"weight_decay": opt.weight_decay, "clip_norm": opt.clip_norm}
+  if opt.name == "sgd":
+    return optimizer.sgd(rate, b1=recipe.b1, **common)
+  common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": opt.eps}
+  common |= {"bias_correction": opt.bias_correction}
+  if opt.name == "adamw":
+    return optimizer.adamw(rate, clip_update=opt.clip_update, **common)
+  return optimizer.lamb(rate, **common)
