@@ -37,7 +37,7 @@ from ml_collections import config_flags
 
 from launch import command, summary, workdir
 from launch.data import check_data
-from launch.recipe import learning_rates, make_optimizer
+from launch.recipe.adjustment import learning_rates, make_optimizer
 from launch.record import report, trackers
 from launch.record.compilations import CompilationCounter
 from launch.record.parameters import count_parameters, parameters_digest

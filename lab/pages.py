@@ -35,7 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
   for path, tables in parser.parse_args(arguments).results:
     write_json(MEASURED / path.name, tables)
   for page in sorted(ROOT.glob("docs/*.md")):
-    if (filled := fill(text := page.read_text())) != text:
+    try:
+      filled = fill(text := page.read_text())
+    except (OSError, LookupError) as error:
+      parser.error(f"{page.name} shows a table or a column that is not published: {error}")
+    if filled != text:
       write_text(page, filled)
       print(f"wrote {page.relative_to(ROOT)}")
   return 0

@@ -16,7 +16,7 @@ import packing
 from launch import computation, init_from, workdir
 from launch.data import make_held_out, make_loader, prepare_dataset, read_batches
 from launch.plans import KEPT, kept_plan
-from launch.recipe import Recipe, resolve
+from launch.recipe.adjustment import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
 from model import ModelConfig, weights

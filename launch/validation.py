@@ -27,7 +27,7 @@ from launch.model_config import (
   model_config,
 )
 from launch.plans import ALGORITHMS
-from launch.recipe import check_recipe
+from launch.recipe.adjustment import check_recipe
 from pipeline.batches import atoms
 from pipeline.batches.plans import ONLINE
 from pipeline.tasks.registry import TASK_HEADS, is_masked

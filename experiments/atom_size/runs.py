@@ -24,7 +24,7 @@ from lab.studies.study import Arm, Study, agrees, identity, worker
 from lab.timing.turns import in_turns
 from launch.data import make_held_out, make_loader, prepare_dataset
 from launch.model_config import model_config
-from launch.recipe import parse_duration
+from launch.recipe.adjustment import parse_duration
 from packing.files import write_json
 from pipeline import PreparedDataset
 from pipeline.batches.packed import PackedBatch

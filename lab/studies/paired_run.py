@@ -33,7 +33,7 @@ from launch import computation, init_from
 from launch.data import make_held_out, make_loader, prepare_dataset
 from launch.fields import check
 from launch.plans import make_plan
-from launch.recipe import Recipe, make_optimizer, resolve
+from launch.recipe.adjustment import Recipe, make_optimizer, resolve
 from launch.record.metrics import means
 from launch.record.parameters import parameters_digest
 from launch.record.progress import Progress

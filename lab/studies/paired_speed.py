@@ -19,7 +19,7 @@ from lab.studies.study import Arm, worker
 from launch.data import make_loader, prepare_dataset
 from launch.model_config import model_config
 from launch.plans import make_plan
-from launch.recipe import resolve
+from launch.recipe.adjustment import resolve
 from launch.record.throughput import packed_against_unpacked
 
 

@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from launch import command
-from launch.recipe import resolve
+from launch.recipe.adjustment import resolve
 from launch.recipe.table import table
 
 _CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)

@@ -14,7 +14,7 @@ from configs import glue
 from launch.data import make_loader, settings_of
 from launch.fields import tracker_names
 from launch.model_config import model_config
-from launch.recipe import make_optimizer, make_schedule, resolve
+from launch.recipe.adjustment import make_optimizer, make_schedule, resolve
 from launch.validation import validate
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS

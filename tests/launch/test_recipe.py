@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from configs import base, bert_base_phase2
-from launch.recipe import ADJUSTMENTS, packed, parse_duration, resolve, unpacked
+from launch.recipe.adjustment import ADJUSTMENTS, packed, parse_duration, resolve, unpacked
 from launch.recipe.table import table
 from tests import forked
 from training.errors import ConfigError
