@@ -1,0 +1,48 @@
+"""Tables of pages: copied from results, written after comments, refused if missing."""
+
+import json
+
+import pytest
+
+from lab import pages
+
+PAGE = "Text.\n\n<!-- table speed.json, ways: way | rate -->\n{}\nMore.\n"
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+  (tmp_path / "docs" / "measured").mkdir(parents=True)
+  monkeypatch.setattr(pages, "ROOT", tmp_path)
+  monkeypatch.setattr(pages, "MEASURED", tmp_path / "docs" / "measured")
+  (tmp_path / "docs" / "page.md").write_text(PAGE.format(""))
+  return tmp_path
+
+
+def write_results(root, records):
+  path = root / "speed.json"
+  path.write_text(json.dumps({"machine": "a machine", "tables": {"ways": records}}))
+  return str(path)
+
+
+def test_tables_are_written_and_replaced(root):
+  way = {"way": "packed | xla", "rate": "2.5", "seconds": "1"}
+  for rate in ("2.5", "3.0"):
+    pages.main([write_results(root, [way | {"rate": rate}])])
+    table = f"\n| way | rate |\n|---|---:|\n| packed \\| xla | {rate} |\n"
+    assert (root / "docs" / "page.md").read_text() == PAGE.format(table)
+
+
+def test_a_column_that_is_missing_is_refused(root, capsys):
+  with pytest.raises(SystemExit):
+    pages.main([write_results(root, [{"way": "packed"}])])
+  told = "page.md shows a table or a column that is not published: 'rate'"
+  assert told in capsys.readouterr().err
+  assert (root / "docs" / "page.md").read_text() == PAGE.format("")
+
+
+def test_results_without_tables_are_refused(root, capsys):
+  (root / "other.json").write_text("{}")
+  with pytest.raises(SystemExit):
+    pages.main([str(root / "other.json")])
+  assert "other.json has no tables" in capsys.readouterr().err
+  assert not list((root / "docs" / "measured").iterdir())
