@@ -212,7 +212,7 @@ def records(result: Mapping[str, Any]) -> dict[str, Records]:
     key=lambda x: (x["model"], x["row_length"]),
   ):
     some = list(rows)
-    first = {"rows a device": f"{some[0]['rows']} of {length:,} tokens"}
+    first = {"tokens": f"{length:,}", "rows a device": str(some[0]["rows"])}
     models.setdefault(model, []).extend(
       first | line for line in by_devices(some, "{waiting:.2%}", most=_MOST)
     )
