@@ -28,6 +28,7 @@ from experiments.finetuning.runs import Runs, run_all
 from lab import command, real_data, report
 from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.options import add_some
+from lab.pictures import figure, legend_below, save
 from lab.statistics import mean_and_sd, same_score
 from launch.data import make_held_out, prepare_dataset
 from launch.init_from import pooling_of
@@ -46,6 +47,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 NAMES = {"packed": "packed", "no_mask": "packed without mask", "unpacked": "unpacked"}
 COST = {"packed": 1, "no_mask": 1, "unpacked": 3}  # of a run, roughly
+PICTURE = "scores.png"
 SPEED = "sequences_per_second"  # in the summary of a run
 TOLERANCE = 1e-4  # of predicted numbers; classes and answers have to be the same
 
@@ -243,6 +245,7 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
     f"Score of packed minus unpacked fine-tuning, in points: {', '.join(apart)}.",
     claim="Fine-tuning can be packed, too: the scores and the predictions are the same.",
     statements=[statement for runs in tasks for statement in statements(runs)],
+    pictures=[draw(part.folder, tasks)],
     text="\n\n".join(
       [
         "Scores in percent on the dev set after the last step, mean and standard deviation "
@@ -258,6 +261,21 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
       ]
     ),
   )
+
+
+def draw(folder: pathlib.Path, tasks: Sequence[Runs]) -> str:
+  """Draws the score of each run, by task and arm; returns the picture's name."""
+  drawing = figure(10, 4.5)
+  axes = drawing.add_subplot()
+  for i, (arm, name) in enumerate(NAMES.items()):
+    scores = [scores_of(runs)["score"][arm] for runs in tasks]
+    places = np.repeat(np.arange(len(tasks)), [len(x) for x in scores]) + 0.2 * (i - 1)
+    axes.plot(places, np.concatenate(scores), "o", label=name, markersize=5, alpha=0.6)
+  axes.set_xticks(range(len(tasks)), [runs.task for runs in tasks])
+  axes.set_ylabel("score, %")
+  legend_below(drawing, len(NAMES))
+  save(drawing, folder / PICTURE, "The score of each run on the dev set")
+  return PICTURE
 
 
 # ----------------------------------------------------------------------------- the command
