@@ -35,6 +35,7 @@ from launch.record.progress import Progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPTHS = (2, 3, 4, 8, None)
+_WHAT = "histogram, depth, algorithm"  # a column
 LIMIT = 120  # seconds of one packer's run, at most
 
 
@@ -153,7 +154,7 @@ def _timed(what: str, seconds: float, plan: packing.Plan) -> dict:
 def _speed_row(record: dict) -> dict[str, str]:
   ratio = f"1/{1 / record['of_nnlshp']:.0f}" if "of_nnlshp" in record else ""
   return {
-    "what": record["what"],
+    _WHAT: record["what"],
     "seconds": f"{record['seconds']:.3f}",
     "of nnlshp at depth 3": ratio,
     "packs": str(record["packs"]),
@@ -165,7 +166,7 @@ def _optimal_row(record: dict) -> dict[str, str]:
   """`+1` marks a plan one pack above its bound."""
   plans = record["plans"]
   packs = {
-    str(x["depth"] or "max"): f"{x['packs']}" + (f" +{x['gap']}" if x["gap"] else "")
+    f"depth {x['depth'] or 'max'}": f"{x['packs']}" + (f" +{x['gap']}" if x["gap"] else "")
     for x in plans
   }
   slowest = max(plan["seconds"] for plan in plans)
@@ -174,8 +175,9 @@ def _optimal_row(record: dict) -> dict[str, str]:
 
 def _optimal() -> Iterator[dict]:
   """The optimum for every built-in histogram at five depths."""
-  with Progress("optimal", total=len(packing.histogram_names()), unit="rows") as progress:
-    for name in progress.over(packing.histogram_names()):
+  names = packing.histogram_names()
+  with Progress("optimal", total=len(names), unit="histograms") as progress:
+    for name in progress.over(names):
       plans = []
       for depth in DEPTHS:
         seconds, plan = _pack(name, depth, "optimal", 1)
@@ -207,7 +209,7 @@ def _draw(results: list[dict], path: str):
 
 # What --only names: the records, a row of each, and the columns of words.
 PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
-  "speed": (lambda options: _speed(), _speed_row, ("what",)),
+  "speed": (lambda options: _speed(), _speed_row, (_WHAT,)),
   "peers": (lambda options: _peers(options.seeds), _peer_row, ("lengths", "packer")),
   "optimal": (lambda options: _optimal(), _optimal_row, ("histogram",)),
   "step": (

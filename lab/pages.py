@@ -1,12 +1,12 @@
 """Writes the tables of published measurements into the documents.
 
-  python -m lab.pages                          # from docs/measured
-  python -m lab.pages results/packing.json     # first copies these tables to docs/measured
+  python -m lab.pages                            # from docs/measured
+  python -m lab.pages results/packing_step.json  # first copies its tables to docs/measured
 
-A table of a page follows a comment with its file in docs/measured, its name there, and the
-columns that the page shows:
+The file is that of a benchmark's --json or of a study. A table of a page follows a comment
+with its file in docs/measured, its name there, and the columns that the page shows:
 
-  <!-- table packing.json, step: lengths | packs | slowest -->
+  <!-- table packing_step.json, step: lengths | pack_step | slowest -->
 """
 
 from __future__ import annotations
@@ -23,48 +23,56 @@ from lab.table import record_table
 from packing.files import write_json, write_text
 
 ROOT = pathlib.Path(__file__).parents[1]
-MEASURED = ROOT / "docs" / "measured"
 _TABLE = re.compile(r"(<!-- table (\S+), (.+?): (.+?) -->\n)(?:\n(?:\|.*\n)+)?")
 Tables = Mapping[str, Sequence[Mapping[str, str]]]  # by name, records
 
 
 def main(arguments: list[str] | None = None) -> int:
-  """Runs the command; returns the exit status."""
+  """Runs the command; returns the exit status. Writes nothing if a page refuses."""
   parser = options.make_parser(__doc__, "lab.pages")
   parser.add_argument("results", nargs="*", type=_results, help="of --json or a study")
-  for path, tables in parser.parse_args(arguments).results:
-    write_json(MEASURED / path.name, tables)
-  for page in sorted(ROOT.glob("docs/*.md")):
+  results = dict(parser.parse_args(arguments).results)
+  tables = published(ROOT) | results
+  texts = {page: page.read_text() for page in sorted(ROOT.glob("docs/*.md"))}
+  shown = {found[2] for text in texts.values() for found in _TABLE.finditer(text)}
+  if unknown := sorted(results.keys() - shown):
+    parser.error(f"no page shows {unknown[0]}; the pages show {', '.join(sorted(shown))}")
+  filled = {}
+  for page, text in texts.items():
     try:
-      filled = fill(text := page.read_text())
-    except (OSError, LookupError) as error:
-      parser.error(f"{page.name} shows a table or a column that is not published: {error}")
-    if filled != text:
-      write_text(page, filled)
-      print(f"wrote {page.relative_to(ROOT)}")
+      filled[page] = fill(text, tables)
+    except KeyError as error:
+      parser.error(f"{page.name} shows {error.args[0]}, which is not published")
+  for name, made in results.items():
+    write_json(ROOT / "docs" / "measured" / name, made)
+  for page in [page for page in texts if filled[page] != texts[page]]:
+    write_text(page, filled[page])
+    print(f"wrote {page.relative_to(ROOT)}")
   return 0
 
 
-def fill(page: str) -> str:
-  """A page, with the published tables after their comments.
+def published(root: pathlib.Path = ROOT) -> dict[str, Tables]:
+  """The tables of the files in docs/measured, by the file's name."""
+  files = sorted(root.glob("docs/measured/*.json"))
+  return {path.name: json.loads(path.read_text()) for path in files}
+
+
+def fill(page: str, tables: Mapping[str, Tables]) -> str:
+  """A page, with the tables after their comments.
 
   Raises:
-    KeyError: docs/measured has no such table, or the table no such column.
+    KeyError: a file, a table or a column that is not there.
   """
 
   def one(found: re.Match) -> str:
     comment, name, table, columns = found.groups()
-    records = published(name)[table]
-    names = columns.split(" | ")
-    rows = [{column: record[column] for column in names} for record in records]
+    records, names = tables[name][table], columns.split(" | ")
+    if missing := set(names) - {column for record in records for column in record}:
+      raise KeyError(min(missing))
+    rows = [{column: record.get(column, "") for column in names} for record in records]
     return f"{comment}\n{record_table(rows, left=_words(rows))}\n"
 
   return _TABLE.sub(one, page)
-
-
-def published(name: str) -> Tables:
-  """The tables of a file in docs/measured."""
-  return json.loads((MEASURED / name).read_text())
 
 
 def _words(rows: Sequence[Mapping[str, str]]) -> set[str]:
@@ -72,10 +80,10 @@ def _words(rows: Sequence[Mapping[str, str]]) -> set[str]:
   return {name for name in rows[0] if not any(re.match(r"[-+\d]", x[name]) for x in rows)}
 
 
-def _results(text: str) -> tuple[pathlib.Path, Tables]:
-  """The type of an argument: a file of results, and its tables."""
+def _results(text: str) -> tuple[str, Tables]:
+  """The type of an argument: a file of results; returns its name and its tables."""
   try:
-    return pathlib.Path(text), json.loads(pathlib.Path(text).read_text())["tables"]
+    return pathlib.Path(text).name, json.loads(pathlib.Path(text).read_text())["tables"]
   except (OSError, ValueError, LookupError, TypeError) as error:
     raise argparse.ArgumentTypeError(f"{text} has no tables: {error!r}") from None
 

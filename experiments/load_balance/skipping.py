@@ -39,6 +39,7 @@ MODELS = {
 TOKENS = 8192  # of a device in a step
 PACKS = 2**22  # of a cell, at most, unless 16 steps have more
 DOCUMENTS = "documents_8192"
+ABOUT = "documents of Wikipedia, cut at 8,192 tokens"
 
 
 class Case(NamedTuple):
@@ -94,9 +95,7 @@ def documents(data: str, folder: pathlib.Path) -> packing.Histogram:
     return lengths
 
   lengths = made_once(folder / f"documents-{digest(made_from)}.json", count)
-  return packing.Histogram.from_lengths(
-    lengths, max_sequence_length=longest, source="documents of Wikipedia, cut at 8,192"
-  )
+  return packing.Histogram.from_lengths(lengths, max_sequence_length=longest, source=ABOUT)
 
 
 def _articles(path: pathlib.Path) -> Iterator[list[str]]:
@@ -206,26 +205,27 @@ _MOST = {  # columns for the largest number of devices
 
 def records(result: Mapping[str, Any]) -> dict[str, Records]:
   """A table for each model: the share of time that devices wait, by their number."""
-  models: dict[str, Records] = {}
-  for (model, length), rows in itertools.groupby(
-    sorted(result["rows"], key=lambda x: (list(MODELS).index(x["model"]), x["row_length"])),
-    key=lambda x: (x["model"], x["row_length"]),
-  ):
-    some = list(rows)
-    first = {"tokens": f"{length:,}", "rows a device": str(some[0]["rows"])}
-    models.setdefault(model, []).extend(
-      first | line for line in by_devices(some, "{waiting:.2%}", most=_MOST)
-    )
+  rows, models = result["rows"], {}
+  for model in dict.fromkeys(row["model"] for row in rows):
+    models[model] = [
+      {"lengths": case} | line
+      for case in dict.fromkeys(row["case"] for row in rows)
+      for line in by_devices(
+        [row for row in rows if (row["model"], row["case"]) == (model, case)],
+        "{waiting:.2%}",
+        most=_MOST,
+      )
+    ]
   return models
 
 
 def tables(result: Mapping[str, Any]) -> str:
   """All tables, in Markdown."""
   text = (
-    f"The rows of 8,192 tokens have {result['documents']}. By the number of devices, the "
-    "share of time that they wait. The last two columns are for the largest number: the "
-    "standard deviation of a step's time divided by its mean; and the speed-up over "
-    "attention that computes whole rows."
+    f"{DOCUMENTS} has {ABOUT}. A device computes {result['tokens']:,} tokens in "
+    "a step. The first columns have the share of time that devices wait, by their number. "
+    "The last two are for the largest number: the standard deviation of a step's time "
+    "divided by its mean; and the speed-up over attention that computes whole rows."
   )
   parts = [f"{model}:\n\n{shown(x)}" for model, x in records(result).items()]
   return "\n\n".join([text, *parts])
@@ -301,11 +301,7 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
     )
     for case, lengths in histograms.items()
   }
-  result: dict[str, Any] = {
-    "documents": histograms[CASES[-1]].source,
-    "tokens": TOKENS,
-    "rows": [],
-  }
+  result: dict[str, Any] = {"tokens": TOKENS, "rows": []}
   grid = [(case, n) for case in CASES for n in DEVICES]
   for case, n in tqdm.tqdm(grid, "simulating", disable=None):
     result["rows"] += simulate(case, plans[case], n)

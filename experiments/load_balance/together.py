@@ -41,11 +41,16 @@ def run_together(work: Callable[[int], Result], number: int) -> list[Result]:
   """
   context = multiprocessing.get_context("spawn")
   places = itertools.islice(itertools.cycle(cores()), number)
-  with concurrent.futures.ProcessPoolExecutor(
-    number, context, initializer=_share, initargs=(context.Barrier(number),)
-  ) as pool:
-    futures = [pool.submit(_start, work, n, core) for n, core in enumerate(places)]
-  errors = [error for future in futures if (error := future.exception())]
+  futures: list[concurrent.futures.Future[Result]] = []
+  errors: list[BaseException] = []
+  try:
+    with concurrent.futures.ProcessPoolExecutor(
+      number, context, initializer=_share, initargs=(context.Barrier(number),)
+    ) as pool:
+      futures += [pool.submit(_start, work, n, core) for n, core in enumerate(places)]
+  except (OSError, concurrent.futures.BrokenExecutor) as error:  # as processes were started
+    errors.append(error)
+  errors += filter(None, (future.exception() for future in futures))
   # Those that waited for the process that failed have an error of their own.
   errors.sort(key=lambda x: isinstance(x, threading.BrokenBarrierError))
   if errors:

@@ -304,7 +304,7 @@ def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_part_is_measured_on_a_cpu(tmp_path):
+def test_the_parts_of_this_project_are_measured_on_a_cpu(tmp_path):
   parts = "tiny:128,modern_tiny:128,dropout,train.py,attention"
   words = ["-m", "benchmarks.accelerator", "--out", tmp_path, f"--cases={parts}"]
   words.append("--minutes=60")

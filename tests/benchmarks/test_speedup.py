@@ -98,7 +98,8 @@ def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsy
   written = tmp_path / "new" / "speedup.json"
   options = "--row-lengths=128 --size=tiny --tokens=300 --depth=2 --rounds=1"
   speedup.main([*options.split(), f"--json={written}"])
-  records = {x["attention"]: x for x in json.loads(written.read_text())["steps"]}
+  found = json.loads(written.read_text())
+  records = {x["attention"]: x for x in found["steps"]}
   assert list(records) == list(steps.MEASURED)
   printed = capsys.readouterr().out
   for name, needs in (("cudnn", "NVIDIA GPUs"), ("splash", "TPUs")):
@@ -109,6 +110,7 @@ def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsy
     ran["speedup"]["median"]
   )
   row = speedup.speedup_row(ran)
+  assert row in found["tables"]["speed-up"]
   assert f"| {' | '.join(row)} |\n" in printed
   assert f"| {' | '.join(row.values())} |\n" in printed
   for kind in timing.KINDS:

@@ -5,8 +5,6 @@ import pytest
 import packing
 from benchmarks.step_packers import KINDS, ROW, lengths_of
 from packing import pack_step
-from packing.algorithms.highs import SolverError
-from packing.algorithms.relaxation import Master
 
 # Of 512 sequences by kind and seed, the packs that `optimal` proves to be the fewest.
 FEWEST = {
@@ -41,12 +39,3 @@ def test_not_more_packs_than_best_fit(kind, number):
   for seed in range(3):
     lengths = lengths_of(kind, number, seed)
     assert pack_step(lengths, row_length=ROW).num_packs <= best_fit(lengths), seed
-
-
-def test_not_more_packs_than_best_fit_if_the_solver_fails(monkeypatch):
-  def fail(*_, **__):
-    raise SolverError
-
-  monkeypatch.setattr(Master, "solve", fail)
-  lengths = lengths_of("SQuAD", 256, 0)
-  assert pack_step(lengths, row_length=ROW).num_packs <= best_fit(lengths)

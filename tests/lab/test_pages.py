@@ -1,6 +1,7 @@
 """Tables of pages: copied from results, written after comments, refused if missing."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -13,7 +14,6 @@ PAGE = "Text.\n\n<!-- table speed.json, ways: way | rate -->\n{}\nMore.\n"
 def root(tmp_path, monkeypatch):
   (tmp_path / "docs" / "measured").mkdir(parents=True)
   monkeypatch.setattr(pages, "ROOT", tmp_path)
-  monkeypatch.setattr(pages, "MEASURED", tmp_path / "docs" / "measured")
   (tmp_path / "docs" / "page.md").write_text(PAGE.format(""))
   return tmp_path
 
@@ -27,17 +27,25 @@ def write_results(root, records):
 def test_tables_are_written_and_replaced(root):
   way = {"way": "packed | xla", "rate": "2.5", "seconds": "1"}
   for rate in ("2.5", "3.0"):
-    pages.main([write_results(root, [way | {"rate": rate}])])
-    table = f"\n| way | rate |\n|---|---:|\n| packed \\| xla | {rate} |\n"
+    pages.main([write_results(root, [way | {"rate": rate}, {"way": "not run"}])])
+    rows = f"| packed \\| xla | {rate} |\n| not run |  |\n"
+    table = f"\n| way | rate |\n|---|---:|\n{rows}"
     assert (root / "docs" / "page.md").read_text() == PAGE.format(table)
 
 
 def test_a_column_that_is_missing_is_refused(root, capsys):
   with pytest.raises(SystemExit):
     pages.main([write_results(root, [{"way": "packed"}])])
-  told = "page.md shows a table or a column that is not published: 'rate'"
-  assert told in capsys.readouterr().err
+  assert "page.md shows rate, which is not published" in capsys.readouterr().err
   assert (root / "docs" / "page.md").read_text() == PAGE.format("")
+  assert not list((root / "docs" / "measured").iterdir())
+
+
+def test_results_that_no_page_shows_are_refused(root, capsys):
+  path = pathlib.Path(write_results(root, [])).rename(root / "other.json")
+  with pytest.raises(SystemExit):
+    pages.main([str(path)])
+  assert "no page shows other.json; the pages show speed.json" in capsys.readouterr().err
 
 
 def test_results_without_tables_are_refused(root, capsys):

@@ -57,6 +57,19 @@ def test_each_difference_and_any_influence_fails_a_row(name):
   assert not dataclasses.replace(PASSES, influence=1e-30).passes
 
 
+def test_the_largest_of_all_heads_is_shown():
+  other = dataclasses.replace(
+    PASSES, head="regression", outputs=3e-7, losses=None, gradients=0.0, reference=None
+  )
+  (shown,) = verify.largest([PASSES, other, dataclasses.replace(other, not_run="why")])
+  sizes = {"outputs": "3.0e-07", "losses": "0", "gradients": "2.0e-07"}
+  about = {"attention": "xla", "dtype": "float32", "Hugging Face": "1.0e-05"}
+  assert shown == about | sizes | {"influence": "0", "": ""}
+  assert verify.table([PASSES, other]).splitlines()[-1].startswith("| xla | float32 | 3.0e")
+  (shown,) = verify.largest([PASSES, dataclasses.replace(other, outputs=float("nan"))])
+  assert (shown["outputs"], shown[""]) == ("nan", "FAILS")
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_the_command_prints_a_table_and_fails_with_a_row(monkeypatch, capsys, broken):
   """What was not run neither passes nor fails."""

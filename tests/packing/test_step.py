@@ -7,6 +7,8 @@ import pytest
 
 import packing
 from packing import Cost, pack_step
+from packing.algorithms.highs import SolverError
+from packing.algorithms.relaxation import Master
 from tests.packing.reference import fewest_packs
 
 ROW = 32_768
@@ -62,6 +64,23 @@ def test_devices_have_equal_work_in_nearly_the_fewest_packs(quadratic):
   assert step.costs.max() < 1.002 * step.cost_bound
   packs = [pack for device in step.devices for pack in device]
   assert max(int(lengths[pack].sum()) for pack in packs) <= ROW
+
+
+def test_not_more_packs_than_best_fit_if_the_solver_fails(monkeypatch):
+  counts = packing.load_histogram("squad_1_1_384").counts
+  rng, tried = np.random.default_rng(0), []
+
+  def fail(*_, **__):
+    tried.append(True)
+    raise SolverError
+
+  monkeypatch.setattr(Master, "solve", fail)
+  lengths = 1 + rng.choice(counts.size, 256, p=counts / counts.sum())
+  best_fit = packing.pack(
+    lengths, max_sequence_length=384, algorithm="bfd", max_sequences_per_pack=None
+  )
+  assert pack_step(lengths, row_length=384).num_packs <= best_fit.num_packs
+  assert tried
 
 
 def test_fewer_sequences_than_devices_leave_empty_packs():

@@ -99,6 +99,8 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch):
   assert "1 pair" in exhibit["statements"][0][2]
   for text in ("| stsb_pairs | spearman |", "| squad | exact match |", "| squad | score |"):
     assert text in exhibit["text"]
+  (picture,) = exhibit["pictures"]
+  assert (out / picture).read_bytes().startswith(b"\x89PNG")
   assert len(list(out.rglob("train.log"))) == 6  # two tasks, three arms
   files = [path.read_text() for path in (out / "runs").iterdir()]
   assert len(files) == 6

@@ -240,6 +240,9 @@ class TestCommand:
       (n, b) for n in (1, 4) for b in (2, 32)
     }
     assert all(x["speedup"] == 1 for x in result["rows"] if x["way"] == "padding")
+    shown = result["tables"]["speed-up"]
+    assert shown[0] == {"method": "padding", "1": "1.000", "4": "1.000"}
+    assert batching.BY_TIME not in [row["method"] for row in shown]
     assert written["load_balance.md"].decode() in capsys.readouterr().out
 
   @pytest.mark.parametrize("content", ["", "[]", '{"parameters": 3}', None])

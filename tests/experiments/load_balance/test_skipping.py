@@ -1,6 +1,7 @@
 """Load balance where attention skips: the ways to deal and the documents."""
 
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -93,6 +94,11 @@ def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys, monkeypatch)
   assert skipping.main(["--workdir", str(workdir)]) == 0
   printed = capsys.readouterr().out
   assert printed.strip() == (workdir / "skipping.md").read_text().strip()
+  tables = json.loads((workdir / "skipping.json").read_text())["tables"]
+  assert list(tables) == list(skipping.MODELS)
+  for rows in tables.values():
+    ways = [(case.histogram, way) for case in cases for way in skipping.WAYS]
+    assert [(row["lengths"], row["method"]) for row in rows] == ways
   plans = workdir.parent / "plans"
   made = {path: path.stat().st_mtime_ns for path in plans.iterdir()}
   assert skipping.main(["--workdir", str(workdir)]) == 0
