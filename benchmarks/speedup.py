@@ -105,8 +105,8 @@ def main(arguments: list[str] | None = None):
   left = ("attention", "paper: p, speed-up, ratio")
   records = print_table(_measure_all(options), speedup_row, left=left)
   shares = [_share_row(x, kind) for x in records if "flops" in x for kind in KINDS]
-  tables = {"speed-up": [x for record in records if (x := speedup_row(record))]}
-  tables["share"] = shares
+  rows = [row for record in records if (row := speedup_row(record))]
+  tables = {"speed-up": rows, "share": shares}
   command.write(
     options, machine, tables=tables, peak=dataclasses.asdict(peak), steps=records
   )

@@ -32,11 +32,17 @@ def main(arguments: list[str] | None = None) -> int:
   parser = options.make_parser(__doc__, "lab.pages")
   parser.add_argument("results", nargs="*", type=_results, help="of --json or a study")
   results = dict(parser.parse_args(arguments).results)
-  tables = published(ROOT) | results
   texts = {page: page.read_text() for page in sorted(ROOT.glob("docs/*.md"))}
-  shown = {found[2] for text in texts.values() for found in _TABLE.finditer(text)}
+  shown: dict[str, set[str]] = {}  # tables, by file
+  for found in _TABLE.finditer("".join(texts.values())):
+    shown.setdefault(found[2], set()).add(found[3])
   if unknown := sorted(results.keys() - shown):
     parser.error(f"no page shows {unknown[0]}; the pages show {', '.join(sorted(shown))}")
+  results = {
+    name: {title: rows for title, rows in made.items() if title in shown[name]}
+    for name, made in results.items()
+  }
+  tables = published(ROOT) | results
   filled = {}
   for page, text in texts.items():
     try:

@@ -138,8 +138,9 @@ def test_tables_of_pages_are_the_published_ones():
   texts = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
   tables = pages.published()
   assert [pages.fill(text, tables) for text in texts] == texts
-  for name in tables:
-    assert any(f"<!-- table {name}, " in text for text in texts)
+  for name, titles in tables.items():
+    for title in titles:
+      assert any(f"<!-- table {name}, {title}: " in text for text in texts)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def root(tmp_path, monkeypatch):
 
 def write_results(root, records):
   path = root / "speed.json"
-  path.write_text(json.dumps({"machine": "a machine", "tables": {"ways": records}}))
+  path.write_text(json.dumps({"tables": {"ways": records, "parts": [{}]}}))
   return str(path)
 
 
@@ -31,6 +31,8 @@ def test_tables_are_written_and_replaced(root):
     rows = f"| packed \\| xla | {rate} |\n| not run |  |\n"
     table = f"\n| way | rate |\n|---|---:|\n{rows}"
     assert (root / "docs" / "page.md").read_text() == PAGE.format(table)
+  (kept,) = (root / "docs" / "measured").iterdir()
+  assert list(json.loads(kept.read_text())) == ["ways"]  # what the page shows
 
 
 def test_a_column_that_is_missing_is_refused(root, capsys):
