@@ -30,6 +30,24 @@ def short_repr(value) -> str:
   return text if len(text) <= 40 else text[:37] + "..."
 
 
+def check(condition: bool, name: str, value, expected: str):
+  """Raises InputError with a name, its value and what was expected.
+
+  Args:
+    condition: the error is raised if this is false.
+    name: of an argument or a field.
+    value: its value, of any type.
+    expected: completes "expected ...", with the remedy if that is not clear.
+
+  Example:
+    >>> check(False, "effort", -1, "seconds of a core, such as 10")
+    Traceback (most recent call last):
+    packing.errors.InputError: effort is -1; expected seconds of a core, such as 10.
+  """
+  if not condition:
+    raise InputError(f"{name} is {short_repr(value)}; expected {expected}.")
+
+
 def check_integer(
   name: str, value, *, at_least: int, at_most: int = 2**62, otherwise: str = ""
 ) -> int:
@@ -53,17 +71,11 @@ def check_integer(
     number: int | None = operator.index(value)
   except TypeError:
     number = None
-  if number is None or isinstance(value, bool):
-    raise InputError(
-      f"{name} is {short_repr(value)}; expected a whole number of at least "
-      f"{at_least}{otherwise}."
-    )
-  if number < at_least:
-    raise InputError(
-      f"{name} is {short_repr(value)}; expected at least {at_least}{otherwise}."
-    )
-  if number > at_most:
-    raise InputError(f"{name} is {short_repr(value)}; expected at most {at_most}.")
+  is_whole = number is not None and not isinstance(value, bool)
+  check(is_whole, name, value, f"a whole number of at least {at_least}{otherwise}")
+  assert number is not None
+  check(number >= at_least, name, value, f"at least {at_least}{otherwise}")
+  check(number <= at_most, name, value, f"at most {at_most}")
   return number
 
 
