@@ -23,6 +23,7 @@ Then, in the order of --cases, as far as --minutes allows:
 
 Each result is written at once to results.json and report.md, so a run that is cut off
 keeps what it has measured. What does not fit into --minutes, or fails, is listed there.
+With --json results/h200.json, `python -m lab.pages results/h200.json` publishes its tables.
 Nothing is installed. Proofs and steps need jax, flax, optax, numpy, scipy and highspy;
 train.py needs requirements.txt; pytorch needs transformers and a PyTorch for the same
 device, and flash_attn for the flattened batches.

@@ -24,18 +24,28 @@ def report(known: dict[str, Any]) -> str:
     ("On an accelerator", _about(known, versions)),
     ("Proofs", verify.table([verify.Row(**x) for x in proofs]) if proofs else ""),
     ("", verify.beside_table([verify.Beside(**x) for x in besides])),
-    ("Steps", _step_table(known["steps"], known["peak"]["flops"])),
+    ("Steps", _steps(known["tables"]["steps"], known["steps"])),
     *(
       (f"Where the time of a packed step goes: {case}", kind_table(kinds))
       for case, kinds in known["kinds"].items()
     ),
-    ("Packed steps with dropout", _dropout_table(known["dropout"])),
+    ("Packed steps with dropout", record_table(known["tables"]["dropout"], left=("case",))),
     ("train.py", _program_lines(known["programs"])),
-    ("PyTorch", _peer_table(known["peers"])),
+    ("PyTorch", record_table(known["tables"]["pytorch"], left=("case", "way"))),
     ("Left out", "\n".join(f"- {x['case']}: {x['why']}" for x in known["left_out"])),
   ]
   parts = [f"## {title}\n\n{text}" if title else text for title, text in sections if text]
   return "\n\n".join(parts).removeprefix("#") + "\n"
+
+
+def tables(known: dict[str, Any]) -> dict[str, list[dict[str, str]]]:
+  """The tables of the report by name, as records; `lab.pages` writes them into pages."""
+  peak = known["peak"]["flops"]
+  return {
+    "steps": [_of_step(step, peak) for step in known["steps"]],
+    "dropout": [_of_dropout(step) for step in known["dropout"]],
+    "pytorch": [_of_peer(peer) for peer in known["peers"]],
+  }
 
 
 def _about(known: dict[str, Any], versions: str) -> str:
@@ -50,33 +60,32 @@ def _about(known: dict[str, Any], versions: str) -> str:
   )
 
 
-def _step_table(steps: Sequence[dict], peak: float) -> str:
-  records = []
-  for step in steps:
-    seconds, flops = step["seconds"]["packed"]["median"], step["flops"]["packed"]
-    both = {
-      f"ms, {name}": spread({k: 1e3 * v for k, v in step["seconds"][kind].items()}, 1)
-      for kind, name in (("packed", "packed"), ("unpacked", "one a row"))
-    }
-    waited = [f"{1e3 * step['waited'][kind]['median']:,.1f}" for kind in step["waited"]]
-    records.append(
-      {
-        "case": step["case"],
-        "rows": str(step["rows"]),
-        "attention": step["attention"],
-        **both,
-        "waited for each": ", ".join(waited),
-        "packing factor": f"{step['batch_factor']:.3f}",
-        "speed-up over it": spread(step["over_factor"], 3),
-        "sequences/s": f"{step['batch_factor'] * step['rows'] / seconds:,.1f}",
-        "TFLOP/s": f"{flops['model'] / seconds / 1e12:,.2f}",
-        "within sequences": f"{flops['one_sequence'] / seconds / 1e12:,.2f}",
-        "of products": spread(step["share"]["packed"], 3),
-        "of the peak": f"{flops['model'] / seconds / peak:.3f}",
-        "GB": f"{step['bytes']['packed'] / 1e9:.2f}",
-        "compiled in s": ", ".join(f"{x:.0f}" for x in step["compile_seconds"].values()),
-      }
-    )
+def _of_step(step: dict, peak: float) -> dict[str, str]:
+  seconds, flops = step["seconds"]["packed"]["median"], step["flops"]["packed"]
+  both = {
+    f"ms, {name}": spread({k: 1e3 * v for k, v in step["seconds"][kind].items()}, 1)
+    for kind, name in (("packed", "packed"), ("unpacked", "one a row"))
+  }
+  waited = [f"{1e3 * step['waited'][kind]['median']:,.1f}" for kind in step["waited"]]
+  return {
+    "case": step["case"],
+    "rows": str(step["rows"]),
+    "attention": step["attention"],
+    **both,
+    "waited for each": ", ".join(waited),
+    "packing factor": f"{step['batch_factor']:.3f}",
+    "speed-up over it": spread(step["over_factor"], 3),
+    "sequences/s": f"{step['batch_factor'] * step['rows'] / seconds:,.1f}",
+    "TFLOP/s": f"{flops['model'] / seconds / 1e12:,.2f}",
+    "within sequences": f"{flops['one_sequence'] / seconds / 1e12:,.2f}",
+    "of products": spread(step["share"]["packed"], 3),
+    "of the peak": f"{flops['model'] / seconds / peak:.3f}",
+    "GB": f"{step['bytes']['packed'] / 1e9:.2f}",
+    "compiled in s": ", ".join(f"{x:.0f}" for x in step["compile_seconds"].values()),
+  }
+
+
+def _steps(records: list[dict[str, str]], steps: Sequence[dict]) -> str:
   if not records:
     return ""
   reasons = dict.fromkeys(f"{x['attention']}: {x['why'].removesuffix('.')}." for x in steps)
@@ -88,19 +97,15 @@ def _step_table(steps: Sequence[dict], peak: float) -> str:
   )
 
 
-def _dropout_table(steps: Sequence[dict]) -> str:
-  records = [
-    {
-      "case": x["case"],
-      "dropout": f"{x['rate']}",
-      "ms": f"{1e3 * x['seconds']['median']:,.1f}",
-      "time : without": spread(x["ratio"], 3),
-      "GB": f"{x['bytes'] / 1e9:.2f}",
-      "compiled in s": f"{x['compile_seconds']:.0f}",
-    }
-    for x in steps
-  ]
-  return record_table(records, left=("case",))
+def _of_dropout(step: dict) -> dict[str, str]:
+  return {
+    "case": step["case"],
+    "dropout": f"{step['rate']}",
+    "ms": f"{1e3 * step['seconds']['median']:,.1f}",
+    "time : without": spread(step["ratio"], 3),
+    "GB": f"{step['bytes'] / 1e9:.2f}",
+    "compiled in s": f"{step['compile_seconds']:.0f}",
+  }
 
 
 def _program_lines(programs: Sequence[dict]) -> str:
@@ -114,15 +119,11 @@ def _program_lines(programs: Sequence[dict]) -> str:
   )
 
 
-def _peer_table(peers: Sequence[dict]) -> str:
-  records = [
-    {
-      "case": peer["case"],
-      "sequences a step": str(peer["sequences"]),
-      "way": peer["way"],
-      "ms": spread({k: 1e3 * v for k, v in peer["seconds"].items()}, 1),
-      "sequences/s": f"{peer['sequences'] / peer['seconds']['median']:,.1f}",
-    }
-    for peer in peers
-  ]
-  return record_table(records, left=("case", "way"))
+def _of_peer(peer: dict) -> dict[str, str]:
+  return {
+    "case": peer["case"],
+    "sequences a step": str(peer["sequences"]),
+    "way": peer["way"],
+    "ms": spread({k: 1e3 * v for k, v in peer["seconds"].items()}, 1),
+    "sequences/s": f"{peer['sequences'] / peer['seconds']['median']:,.1f}",
+  }

@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from benchmarks import train_program
-from benchmarks.accelerator_report import report
+from benchmarks.accelerator_report import report, tables
 from benchmarks.accelerator_steps import (
   Bench,
   Case,
@@ -61,6 +61,7 @@ class Record:
     self.add("left_out", {"case": case, "why": text or type(why).__name__})
 
   def write(self):
+    self.known["tables"] = tables(self.known)
     write_json(self._folder / "results.json", self.known)
     write_text(self._folder / "report.md", report(self.known))
 

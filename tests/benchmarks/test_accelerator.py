@@ -136,6 +136,8 @@ def test_dropout_is_timed_beside_the_step_without_it(bench, record, tmp_path):
   (dropout,) = written(tmp_path)["dropout"]
   assert dropout["ratio"]["median"] > 0.5
   assert "| tiny:128 | 0.1 |" in (tmp_path / "report.md").read_text()
+  (row,) = written(tmp_path)["tables"]["dropout"]
+  assert (row["case"], row["dropout"]) == ("tiny:128", "0.1")
 
 
 def test_rows_are_halved_until_memory_suffices():

@@ -98,19 +98,22 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
   assert len(before) == 11  # four runs, their logs, and the weights of three
   monkeypatch.setattr(table_3, "GLUE", ("mrpc",))
   after = part.beside("real_downstream")
-  (table,) = table_3.exhibits(after)
-  rows = [line.split("|")[1].strip() for line in table.text.splitlines() if "|" in line]
-  assert rows[2:] == ["mrpc", "squad, F1", "squad, exact match"]
-  assert len(list((after.folder / "runs").iterdir())) == 6
+  tables = table_3.exhibits(after)
+  assert [x.name for x in tables] == ["Table 3, on GLUE", "Table 3, gently, on STS-B"]
+  for table, task in zip(tables, ("mrpc", "stsb_pairs"), strict=True):
+    rows = [line.split("|")[1].strip() for line in table.text.splitlines() if "|" in line]
+    assert rows[2:] == [task]
+  # Two times three scores; and three gentle runs with their logs and weights.
+  assert len(list((after.folder / "runs").iterdir())) == 15
   for kept in (part.folder / "runs").glob("*/"):
     shutil.rmtree(kept)  # of finished runs their files are enough
-  assert table_3.exhibits(after) == [table]
+  assert table_3.exhibits(after) == tables
   assert not list((part.folder / "runs").glob("*/"))
   real_weights.exhibits(part)
   assert times() == {path: time for path, time in before.items() if path.is_file()}
   path = part.folder / "runs" / "packed,seed=1.json"
   other = json.loads(path.read_text()) | {"parameters_digest": "of another machine"}
   path.write_text(json.dumps(other))
-  assert table_3.exhibits(after) == [table]  # from weights that are trained again
+  assert table_3.exhibits(after) == tables  # from weights that are trained again
   assert json.loads(path.read_text()) == other  # as the file says what they count as
   assert [x.name for x in (part.folder / "runs").glob("*/")] == ["packed,seed=1"]
