@@ -59,7 +59,8 @@ class PackedIterableDataset(IterableDataset):
       last = check_integer("world_size", world_size, at_least=1) - 1
       check_integer("rank", rank, at_least=0, at_most=last)
     self._stream = stream
-    self._rank, self._world_size = rank or 0, world_size
+    self._given = None if rank is None or world_size is None else (rank, world_size)
+    self._copied_in = 0, 1  # the rank of the process that a spawned worker comes from
     self._options = {"row_length": row_length, **options}
     self._resume: dict[str, Any] | None = None
     self._start()
@@ -68,12 +69,19 @@ class PackedIterableDataset(IterableDataset):
     self._packer = StreamPacker(**self._options)
     self._seen, self._ended = 0, False  # examples read, over all shards
 
+  def _ranks(self) -> tuple[int, int]:
+    """The rank of this process, or of the one that started it, and how many there are."""
+    distributed = torch.distributed
+    if self._given is None and distributed.is_available() and distributed.is_initialized():
+      return distributed.get_rank(), distributed.get_world_size()
+    return self._given or self._copied_in
+
+  def __getstate__(self) -> dict[str, Any]:
+    return self.__dict__ | {"_copied_in": self._ranks()}
+
   def _shard(self) -> tuple[int, int]:
     """The number of this shard, and how many shards there are."""
-    rank, ranks = self._rank, self._world_size or 1
-    distributed = torch.distributed
-    if not self._world_size and distributed.is_available() and distributed.is_initialized():
-      rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    rank, ranks = self._ranks()
     worker = get_worker_info()
     workers = worker.num_workers if worker else 1
     return rank * workers + (worker.id if worker else 0), ranks * workers

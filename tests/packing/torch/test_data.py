@@ -236,6 +236,26 @@ def test_workers_and_ranks_share_a_stream():
   every_token_once(batches)
 
 
+def read_in_rank(rank, folder, method):
+  """Reads a stream with two workers in one of two processes of `torch.distributed`."""
+  torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+  )
+  loader = DataLoader(
+    make_stream(), batch_size=None, num_workers=2, multiprocessing_context=method
+  )
+  (folder / f"{rank}.json").write_text(json.dumps(first_tokens(loader)))
+  torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_know_the_rank_of_their_process(method, tmp_path):
+  torch.multiprocessing.spawn(read_in_rank, (tmp_path, method), nprocs=2)
+  packs = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+  assert all(packs)
+  assert flat(packs[0] + packs[1]) == flat(first_tokens(make_stream()))
+
+
 class Stateful:
   """A stream that knows where it is, and fails if it is read from the start again."""
 
