@@ -30,7 +30,7 @@ from ml_collections import ConfigDict, config_flags
 
 from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
-from launch.fields import row_length
+from launch.fields import check, row_length
 from launch.record import report
 from launch.record.progress import Progress
 from launch.validation import check_fields, validate
@@ -110,8 +110,7 @@ def main():
     )
   if not math.isfinite(loss := report.sum_of_losses(result)):
     raise Stopped(
-      f"The held-out loss is {loss}; expected a finite number. Choose another "
-      "checkpoint with --step, or compute with --config.model.dtype=float32."
+      f"The held-out loss is {loss}. Try another --step, or --config.model.dtype=float32."
     )
   text = json.dumps(result) if _JSON.value else report.evaluation_table(result)
   processes.print_on_first(text)
@@ -134,8 +133,7 @@ def as_flags(words: list[str]) -> list[str]:
   folder = pathlib.Path(named[-1])
   if not workdir.is_run(folder):
     raise ConfigError(
-      f"{folder} does not hold a run, so its config is not known. Give one, such as "
-      "--config=configs/classification.py."
+      f"{folder} holds no run. Give its config, such as --config=configs/classification.py."
     )
   workdir.get_config(str(folder))  # absl would show a traceback
   return [f"--config={workdir.FILE}:{folder}", *words]
@@ -164,8 +162,7 @@ def open_model(
   """Opens a model that does not belong to a run."""
   if _STEP.value is not None:
     raise ConfigError(
-      f"--step is {_STEP.value!r}, but {folder} is not a run and holds only one model. "
-      "Leave out --step."
+      f"--step is {_STEP.value!r}, but {folder} is not a run. Leave out --step."
     )
   config = config.copy_and_resolve_references()
   config.model.init_from = str(folder)
@@ -176,17 +173,13 @@ def open_model(
   if stored.head != head:
     needed = MODELS[stored.config.FAMILY][head].__name__
     raise ConfigError(
-      f"{folder} holds a {stored.kind.__name__}, but config.data.task="
-      f"{config.data.task} needs a {needed}. Train one from it first, with train.py and "
-      f"--config.model.init_from={folder}."
+      f"{folder} holds a {stored.kind.__name__}, but config.data.task={config.data.task} "
+      f"needs a {needed}. Train one with --config.model.init_from={folder}."
     )
   several = getattr(stored.config, "multi_label", False)
-  if several != (config.data.task == MULTI_LABEL):
-    gives, expects = ("several classes", "one") if several else ("one class", "several")
-    raise ConfigError(
-      f"{folder} gives an example {gives}; config.data.task={config.data.task} expects "
-      f"{expects}. Set the task that it was trained for."
-    )
+  gives, task = "several classes" if several else "one class", config.data.task
+  expected = f"the task of {folder}, which gives an example {gives}"
+  check(several == (task == MULTI_LABEL), "data.task", task, expected)
   init_from.check_length(config, stored.config.max_position_embeddings)
   return stored
 

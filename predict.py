@@ -48,7 +48,7 @@ from model import attention, hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from packing import InputError
 from packing.commands.program import Parser
-from packing.errors import check_integer, short_repr
+from packing.errors import check, check_integer
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
 from pipeline.prediction.chunks import ORDINARY_ROW, ROW_MULTIPLE, BatchShape
@@ -164,9 +164,8 @@ def embed(
     InputError, WeightsError: there is no such model or pooling, or a sentence is not text
       or has two tabs.
   """
-  if pooling not in (*POOLINGS, AUTO):
-    known = ", ".join((*POOLINGS, AUTO))
-    raise InputError(f"pooling is {pooling!r}; expected one of {known}.")
+  known = *POOLINGS, AUTO
+  check(pooling in known, "pooling", pooling, f"one of {', '.join(known)}")
   options = _parser().parse_args([str(folder), f"--embed={pooling}"])
   opened = open_model(options)
   examples = examples_of(sentences, opened.settings, opened.tokenizer)
@@ -274,14 +273,9 @@ def _row_multiple(config: model.ModelConfig, longest: int) -> int:
 
 
 def _check_isolated(stored: weights.StoredModel, shape: BatchShape):
-  config = stored.config
-  if not config.isolated and shape.algorithm != "none":
-    position_reset = getattr(config, "position_reset", True)
-    raise InputError(
-      f"{stored.directory} was trained with attention_mask={config.attention_mask} and "
-      f"position_reset={position_reset}, so answers depend on the row. Give --algorithm "
-      "none."
-    )
+  fits = stored.config.isolated or shape.algorithm == "none"
+  expected = f"none, since answers of {stored.directory} depend on the rest of the row"
+  check(fits, "--algorithm", shape.algorithm, expected)
 
 
 # ---- the model and its task -------------------------------------------------------------
@@ -322,17 +316,14 @@ def open_model(options: argparse.Namespace) -> Opened:
     step, why = weights.choose_step(folder, options.step)
     used = f"step {step} of {folder} ({why})"
   else:
-    if options.step and not options.step.isdecimal():
-      raise InputError(
-        f"--step is {short_repr(options.step)}; expected a number: {folder} is not a run."
-      )
+    fits = not options.step or options.step.isdecimal()
+    check(fits, "--step", options.step, f"a number: {folder} is not a run")
     step = int(options.step) if options.step else None
   memory.keep()
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(
-      f"{folder} holds a {stored.kind.__name__}, which predicts next tokens. To write text "
-      "with it, export it: python -m model export."
+      f"{folder} only predicts next tokens. To write text, run python -m model export."
     )
   longest, pooling = options.max_sequence_length, Pooling("")
   if options.embed:
@@ -343,19 +334,21 @@ def open_model(options: argparse.Namespace) -> Opened:
   elif default_task(stored.head, 1) is None:
     raise InputError(
       f"{folder} holds a {stored.kind.__name__}, which cannot answer examples. Give "
-      "--embed for embeddings, or fine-tune it first: train.py with "
-      f"--config=configs/glue.py:cola --config.model.init_from={folder}."
+      f"--embed for embeddings, or train it: train.py --config.model.init_from={folder}."
     )
   config = stored.config_as(model.EncoderConfig)
+  task = options.task
+  if not run_config:
+    several = config.multi_label
+    task = task or default_task(stored.head, config.num_labels, multi_label=several)
   settings = settings_to_read(
     options.input,
     "" if options.embed else stored.head,
     trained_on=settings_of(run_config.data) if run_config else None,
-    task=options.task,
+    task=task,
     changes={name: getattr(options, name) for name in _READING}
     | {"max_sequence_length": longest},
     positions=config.max_position_embeddings,
-    num_labels=config.num_labels,
     multi_label=config.multi_label,
   )
   labels: tuple[str, ...] = ()

@@ -38,9 +38,8 @@ class Computation(NamedTuple):
     first = processes.on_first(lambda: ours)
     if ours != first:
       raise Stopped(
-        f"This process would compute in {ours[0]} with attention_impl={ours[1]}, process 0 "
-        f"in {first[0]} with {first[1]}. Name both for all: "
-        "--config.model.dtype and --config.model.attention_impl."
+        f"Process 0 computes in {' with '.join(first)}, this one in {' with '.join(ours)}. "
+        "Set --config.model.dtype and --config.model.attention_impl for all."
       )
 
 

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 import packing
 from launch.plans import held_out_plan, held_out_stores, make_plan
 from packing import InputError
-from packing.errors import check_integer, short_repr
+from packing.errors import check, check_integer
 from packing.files import read_json
 from pipeline.batches import atoms
 from pipeline.batches.atom_loader import AtomLoader
@@ -65,11 +65,9 @@ def check_data(data: Mapping) -> DatasetSettings:
     check_stream(data["stream"])
   settings = config_settings(data)
   if data["source"] != PREPARED:
-    if not (data["held_out_fraction"] or data["held_out_source"]):
-      raise InputError(
-        "config.data.held_out_fraction is 0 and config.data.held_out_source is empty; "
-        "expected one of them. A run is evaluated on held-out documents."
-      )
+    fraction, held_out = data["held_out_fraction"], data["held_out_source"]
+    expected = "a fraction to evaluate on, or a config.data.held_out_source"
+    check(bool(fraction or held_out), "config.data.held_out_fraction", fraction, expected)
     find_task(settings)
   return settings
 
@@ -87,11 +85,9 @@ def check_prepared(data: Mapping, settings: Mapping):
   """
   there, directory = _settings(settings), data["directory"]
   for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
-    if getattr(there, name) != data[name]:
-      raise InputError(
-        f"{directory} was prepared with {name} {getattr(there, name)!r}; expected "
-        f"{data[name]!r}. Name another --config.data.directory, or change the config."
-      )
+    found = getattr(there, name)
+    expected = f"{data[name]!r}, as in the config, or another --config.data.directory"
+    check(found == data[name], f"The {name} of {directory}", found, expected)
   if not (there.held_out_fraction or there.held_out_source):
     raise InputError(
       f"{directory} was prepared without held-out documents, on which a run is evaluated. "
@@ -242,11 +238,8 @@ def read_batches(
   """
   reader: Reader = ShuffledSequences(dataset.train, seed=config.seed)
   if stream := config.data.stream:
-    if jax.process_count() > 1:
-      raise InputError(
-        f"config.data.stream is {short_repr(stream)} with {jax.process_count()} processes; "
-        "expected one, which feeds all devices of its machine."
-      )
+    expected = f"one process for all devices, not {jax.process_count()}"
+    check(jax.process_count() == 1, "config.data.stream", stream, expected)
     reader = StreamedSequences(stream, settings_of(config.data), dataset.tokenizer)
   return OnlineBatches(
     reader,
@@ -276,23 +269,14 @@ def make_audit_loader(
       atoms.
   """
   settings = dataset.manifest["settings"]
-  longest = settings["max_sequence_length"]
-  if config.data.max_sequence_length != longest:
-    raise InputError(
-      f"{dataset.directory} was prepared with max_sequence_length={longest}; the config "
-      f"has {config.data.max_sequence_length}. Name the config it was prepared for, or "
-      f"pass --config.data.max_sequence_length={longest}."
-    )
-  if config.packing.algorithm == ONLINE:
-    raise InputError(
-      "packing.algorithm is 'online'; expected another: packs made while reading follow no "
-      "plan to audit."
-    )
-  if config.data.layout != "packed":
-    raise InputError(
-      f"data.layout is {config.data.layout!r}; expected 'packed'. Rows of atoms hold parts "
-      "of documents, which the audit does not cover."
-    )
+  length, longest = config.data.max_sequence_length, settings["max_sequence_length"]
+  expected = f"{longest}, as in {dataset.directory}"
+  check(length == longest, "config.data.max_sequence_length", length, expected)
+  algorithm, layout = config.packing.algorithm, config.data.layout
+  expected = "another, since packs made while reading follow no plan to audit"
+  check(algorithm != ONLINE, "config.packing.algorithm", algorithm, expected)
+  expected = "packed, since the audit does not cover rows with parts of documents"
+  check(layout == "packed", "config.data.layout", layout, expected)
   config.data.task = settings["task"]
   loader = make_loader(config, dataset.train, dataset.vocabulary, devices=process_count)
   assert isinstance(loader, PackedLoader)

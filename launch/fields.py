@@ -95,9 +95,7 @@ def read_config(file: str, options: Sequence[str] = ()) -> ConfigDict:
   """
   path, *arguments = file.split(":", 1)
   if not pathlib.Path(path).is_file():
-    raise ConfigError(
-      f"There is no config file {path!r}. Give one, such as configs/quickstart.py."
-    )
+    raise ConfigError(f"There is no config file {path!r}. Try configs/quickstart.py.")
   config = call(path, "get_config", *arguments, where=f"--config={file}")
   set_fields(config, options)
   return config

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 import model
 from launch.data import PREPARED
+from launch.fields import check
 from launch.model_config import LAYER_SIZES, check_attention, family_of, model_config
 from model import hf, weights
 from model.hf.pooling import Pooling, read_pooling
@@ -72,11 +73,7 @@ def open_weights(
 
 def _check_positions(config, directory: str, sizes: model.Gpt2Config):
   there, here = sizes.positions, config.model.positions
-  if there != here:
-    raise ConfigError(
-      f"{_FIELD}={directory} has {there} positions, but config.model.positions is "
-      f"{here!r}. Set --config.model.positions={there}."
-    )
+  check(there == here, "model.positions", here, f"{there!r}, as in {_FIELD}={directory}")
   if there == "learned":
     check_length(config, sizes.max_position_embeddings)
 
@@ -84,39 +81,26 @@ def _check_positions(config, directory: str, sizes: model.Gpt2Config):
 def check_length(config: ConfigDict, positions: int):
   """Raises ConfigError if sequences are longer than the weights have positions."""
   length = config.data.max_sequence_length
-  if length > positions:
-    raise ConfigError(
-      f"{_FIELD}={config.model.init_from} has {positions} positions, but "
-      f"config.data.max_sequence_length is {length}. Set it to {positions}, with another "
-      "--config.data.directory."
-    )
+  expected = f"at most the {positions} positions of {_FIELD}={config.model.init_from}"
+  check(length <= positions, "data.max_sequence_length", length, expected)
 
 
 def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
   expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
   check_attention(config, expected)
   there, here = (getattr(x, "global_base", None) for x in (sizes, expected))
-  if there != here and head != "pretraining":  # which may change it, for longer sequences
-    raise ConfigError(
-      f"{_FIELD}={directory} has global_base {there}, but config.model.global_base is "
-      f"{here}. Set --config.model.global_base={there}."
-    )
+  if head != "pretraining":  # which may change it, for longer sequences
+    check(there == here, "model.global_base", here, f"{there}, as in {_FIELD}={directory}")
   differences = [
-    f"{name} is {getattr(sizes, name)}, expected {getattr(expected, name)}"
+    f"{name} {getattr(sizes, name)}, not {getattr(expected, name)}"
     for name in LAYER_SIZES
     if getattr(sizes, name) != getattr(expected, name)
   ]
-  if differences:
-    raise ConfigError(
-      f"{_FIELD}={directory} does not have the sizes of "
-      f"config.model.size={config.model.size}: {'; '.join(differences)}. Set "
-      "--config.model.size=given, which accepts any sizes."
-    )
-  if isinstance(sizes, model.BertConfig) and sizes.type_vocab_size < 2:
-    raise ConfigError(
-      f"{_FIELD}={directory} has type_vocab_size={sizes.type_vocab_size}; expected 2 or "
-      "more. Choose other weights."
-    )
+  why = f"given, since {_FIELD}={directory} has {'; '.join(differences)}"
+  check(not differences, "model.size", config.model.size, why)
+  if isinstance(sizes, model.BertConfig):
+    why = f"weights with a type_vocab_size of at least 2, not {sizes.type_vocab_size}"
+    check(sizes.type_vocab_size >= 2, "model.init_from", directory, why)
 
 
 def _check_vocabulary_file(config, stored: weights.StoredModel):
@@ -124,13 +108,11 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
   if stored.vocabulary is None:
     expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
     raise ConfigError(
-      f"{_FIELD}={stored.directory} has no vocabulary. Copy into it the {expected} that it "
-      "was trained with."
+      f"{_FIELD}={stored.directory} has no vocabulary. Copy its own {expected} there."
     )
   if not stored.vocabulary.lowercase and not stored.vocabulary.by_json:
     raise ConfigError(
-      f"{_FIELD}={stored.directory} is cased; the pipeline lowercases text. Choose other "
-      "weights."
+      f"{_FIELD}={stored.directory} is cased, but text is lowercased. Choose another."
     )
   path = pathlib.Path(config.data.vocab_file)
   if config.data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
@@ -147,8 +129,7 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
     check_vocabulary(stored, tokens, found_in=path)
   elif config.data.source != PREPARED and not pathlib.Path(config.data.directory).exists():
     raise ConfigError(
-      f"{_FIELD}={stored.directory} has its own vocabulary, but this config would train a "
-      f"new one for the dataset. {_remedy(stored)}"
+      f"{_FIELD}={stored.directory} needs its vocabulary, not a new one. {_remedy(stored)}"
     )
 
 
@@ -275,10 +256,8 @@ def check_labels(stored: weights.StoredModel, labels: Sequence[str]):
   there = stored.config_as(model.EncoderConfig).num_labels
   if there != expected or stored.labels not in ((), tuple(labels)):
     raise ConfigError(
-      f"{stored.directory} has {there} classes "
-      f"({', '.join(stored.labels) or 'without names'}), but the dataset has "
-      f"{', '.join(labels) or 'numbers'}. Give a model of this task, or train one with "
-      f"--config.model.init_from={stored.directory}."
+      f"{stored.directory} has {there} classes ({', '.join(stored.labels) or 'no names'}), "
+      f"but the dataset has {', '.join(labels) or 'numbers'}. Give a model of this task."
     )
 
 

@@ -104,14 +104,10 @@ def kept_plan(
     plan = packing.load_plan(path, histogram=_problem(config, store)[0])
   except InputError as error:
     raise InputError(
-      f"{error} Restore the file, or delete it: train.py makes the plan again, and resumes "
-      "if it is the same."
+      f"{error} Restore the file, or delete it: train.py makes the plan again."
     ) from error
   if not _is_that_of_process_0(plan):
-    raise Stopped(
-      f"The plan that this process reads in {workdir} differs from that of process 0. "
-      "Give all processes the same folder as --workdir."
-    )
+    raise Stopped(f"{path} differs in process 0. Give all processes the same --workdir.")
   return plan
 
 
@@ -124,8 +120,7 @@ def held_out_plan(config: ConfigDict, store: SequenceStore) -> packing.Plan:
   plan = make_plan(config, store)
   if not _is_that_of_process_0(plan):
     raise Stopped(
-      "The plan of the held-out sequences differs from that of process 0. Run all "
-      "processes on machines of one kind, or set --config.packing.algorithm=lpfhp."
+      "The held-out plan differs in process 0. Set --config.packing.algorithm=lpfhp."
     )
   return plan
 

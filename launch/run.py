@@ -138,22 +138,19 @@ class TrainingRun:
     rows, steps = self.recipe.rows, self.recipe.steps
     if position["batch_size"] != rows:
       raise ConfigError(
-        f"The config comes to {rows} rows a step; the run in {self.folder} was started "
-        f"with {position['batch_size']}, the unit of its position in the data. Keep its "
-        "batch size, packing and number of devices, or give another --workdir."
+        f"The config comes to {rows} rows a step; the run has {position['batch_size']}. "
+        "Keep its batch size, packing and number of devices, or give another --workdir."
       )
     if step > steps:
       raise ConfigError(
-        f"The config comes to {steps} steps; the run in {self.folder} has made {step}. "
-        "Give more with --config.train.steps, or give another --workdir."
+        f"The run is at step {step}; the config has {steps}. Raise --config.train.steps."
       )
     try:
       batches.set_state(position)
     except packing.InputError as error:
       source = self.config.data.stream or self.folder / KEPT
       raise ConfigError(
-        f"{source} does not fit the checkpoint of step {step}. {error} Or give another "
-        "--workdir."
+        f"{source} does not fit the checkpoint of step {step}. {error}"
       ) from error
 
   def describe(self):

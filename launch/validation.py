@@ -89,8 +89,7 @@ def check_fields(config: ConfigDict):
     field_value(base, name, where="The config's file")  # raises
   for name in sorted(known - given):
     raise ConfigError(
-      f"The config has no field {name!r}. Begin its file with configs.base.get_config(), "
-      "which has every field."
+      f"The config has no field {name!r}. Begin its file with configs.base.get_config()."
     )
 
 
@@ -269,8 +268,7 @@ class _Rules:
     for name in names:
       if not all(importlib.util.find_spec(module) for module in TRACKERS[name]):
         raise ConfigError(
-          f"config.train.trackers: {name} is not installed. Install it: pip install -c "
-          f"requirements.lock -e '.[{name}]'"
+          f"{name} is not installed. Run pip install -c requirements.lock -e '.[{name}]'"
         )
     for field in ("train.eval_every", "train.checkpoint_every"):
       expected = f"a multiple of train.log_every={train.log_every}"

@@ -64,15 +64,13 @@ def check(
       check_same(workdir, config)
     if fixed := differences(workdir, config, groups=_FIXED, ignore=_NOT_FIXED):
       raise ConfigError(
-        f"{workdir} holds a run of another model, packing or optimizer: {fixed}. Give the "
-        "same ones, or another --workdir."
+        f"{workdir} has another model, packing or optimizer: {fixed}. Give a new --workdir."
       )
     if changes := differences(workdir, config):
       print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
   elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
     raise ConfigError(
-      f"--workdir={workdir} holds a model, not a run. Name another folder, and start from "
-      f"the model with --config.model.init_from={workdir}."
+      f"--workdir={workdir} holds a model, not a run. Give it as --config.model.init_from."
     )
   try:
     workdir.mkdir(parents=True, exist_ok=True)
@@ -158,8 +156,7 @@ def get_config(folder: str) -> ConfigDict:
   except (KeyError, TypeError, AttributeError) as error:
     reason = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(
-      f"{pathlib.Path(folder) / _CONFIG} is damaged, or has other fields: {reason}. "
-      "Restore it; eval.py also takes another config, by --config=..."
+      f"{folder}/{_CONFIG} is damaged, or has other fields: {reason}. Restore it."
     ) from error
   return config
 
@@ -178,8 +175,7 @@ def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
   what = "the digests of the run's dataset. Restore it, or give another --workdir"
   if path.exists() and read_json(path, what=what) != dataset:
     raise ConfigError(
-      f"{workdir} holds a run on another dataset: config.data.directory was prepared again "
-      "since then. Restore that dataset, or give another --workdir."
+      f"{workdir} holds a run on another dataset. Restore that, or give another --workdir."
     )
 
 

@@ -164,7 +164,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
   hf.export_model(given.config, params, folder, vocabulary=given.vocabulary)
   for options, fields, message in (
     (["--step=best"], {}, "--step is 'best', but"),
-    ([], {"data.max_sequence_length": 43}, "has 41 positions"),
+    ([], {"data.max_sequence_length": 43}, "expected at most the 41 positions"),
     ([], {"model.attention_impl": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
   ):
     words = command(task, "classifier", *options, program="eval.py", fields=fields)
@@ -266,7 +266,9 @@ def test_several_classes_are_trained_on_and_scored_packed_and_not(task):
   assert_same_unpacked_and_exported(task, "several", packed, **options)
   options["fields"] = fields | {"data.task": "classification"}
   refused = command(task, "several-hf", program="eval.py", **options)
-  assert "classification expects one" in programs.complete(refused, task).stderr
+  told = programs.complete(refused, task).stderr
+  assert "config.data.task is 'classification'; expected the task of" in told
+  assert "which gives an example several classes" in told
 
 
 @pytest.mark.slow

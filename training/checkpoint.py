@@ -133,9 +133,8 @@ class Checkpoints:
       yield
     except (OSError, ValueError) as error:  # TensorStore raises ValueError on a full disk
       raise OSError(
-        f"The checkpoint of step {step} could not be written to {self._folder}: "
-        f"{weights.beginning(error)} Steps {self.steps} are kept. Make room, and run the "
-        "same command again."
+        f"Step {step} could not be saved in {self._folder}: {weights.beginning(error)} "
+        f"Steps {self.steps} are kept. Make room, and run the same command again."
       ) from error
 
   def restore_newest(self, abstract_state: State) -> Restored | None:
@@ -171,8 +170,7 @@ class Checkpoints:
       processes.on_first(functools.partial(self._move_away, str(step), why))
     if any((self._folder / BROKEN).glob("*")):
       raise weights.WeightsError(
-        f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/. Restore one "
-        "from a backup, or give another --workdir."
+        f"No checkpoint in {self._folder} can be read. Restore one, or use a new --workdir."
       )
     return None
 
@@ -216,8 +214,7 @@ class Checkpoints:
         weights.read_through(path / part, arrays)
     except weights.OtherArrays as error:
       raise weights.WeightsError(
-        f"{path} belongs to another model or optimizer than the config describes: {error} "
-        "Give the run's own config, or another --workdir."
+        f"{path} belongs to another model or optimizer: {error} Give the run's own config."
       ) from error
     except (ValueError, KeyError, FileNotFoundError, NotADirectoryError) as error:
       return weights.beginning(error)

@@ -50,8 +50,7 @@ def start():
   if coordinator in ("", "auto"):
     if any(numbers):
       raise ConfigError(
-        f"--processes or --process with --coordinator={coordinator!r}; expected "
-        "--coordinator=HOST:PORT of process 0."
+        f"--coordinator is {coordinator!r}; --processes and --process need HOST:PORT."
       )
     if not coordinator:
       return
@@ -59,8 +58,7 @@ def start():
   else:
     if number is None or count is None or number >= count:
       raise ConfigError(
-        f"--processes={count} --process={number} with --coordinator={coordinator}; "
-        "expected both, and a process from 0 to processes - 1."
+        f"--processes={count} --process={number}; expected both, and process < processes."
       )
     arguments = {
       "coordinator_address": coordinator,

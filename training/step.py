@@ -145,9 +145,8 @@ class TrainingProgram(ModelProgram):
     devices, share = self.mesh.shape[FSDP], state_share(self.abstract_state())
     if share > 1.05 / devices:
       raise ConfigError(
-        f"config.train.fsdp is {devices}, but each device would hold {share:.1%} of the "
-        f"state; expected at most {1.05 / devices:.1%}. Choose a number that divides the "
-        "sizes of the model's layers."
+        f"config.train.fsdp is {devices}, but a device holds {share:.1%} of the state; "
+        f"expected at most {1.05 / devices:.1%}. Choose a divisor of the layers' sizes."
       )
 
   def _state_of(self, params) -> State:

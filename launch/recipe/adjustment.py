@@ -69,15 +69,10 @@ class Recipe:
     where = f" at a packing factor of {p:.3f}" if p > 1 else ""
     if self.steps < 1:
       raise ConfigError(
-        f"config.train.steps comes to {self.steps}{where}; expected at least 1. Set more "
-        "with --config.train.steps=... or --config.train.duration=..."
+        f"config.train.steps comes to {self.steps}{where}. Raise it or train.duration."
       )
-    if not 0 <= self.warmup_steps < self.steps:
-      raise ConfigError(
-        f"config.optimizer.warmup_steps comes to {self.warmup_steps}{where}; expected 0 to "
-        f"{self.steps - 1}, less than the steps. Set --config.optimizer.warmup_steps=... "
-        "or --config.optimizer.warmup=..."
-      )
+    warmup, expected = self.warmup_steps, f"0 to {self.steps - 1}, less than the steps"
+    check(0 <= warmup < self.steps, "optimizer.warmup_steps", warmup, expected)
 
   @property
   def sequences(self) -> float:
@@ -161,8 +156,7 @@ def unpacked(
     if unit == "epoch":
       if num_sequences is None:
         raise ConfigError(
-          f"config.{field} is {text!r}; expected the number of sequences as well. Give "
-          "--num_sequences=..., or steps or sequences."
+          f"config.{field} is {text!r}; expected steps or sequences, or --num_sequences."
         )
       number, unit = number * num_sequences, "sequence"
     return round(number / rows if unit == "sequence" else number)

@@ -97,8 +97,7 @@ class MetricsLog:
         file.write(text)
     except OSError as error:
       raise OSError(
-        f"The line of step {line['step']} could not be written to {path}: {error}. Make "
-        "room, and run the same command again."
+        f"Step {line['step']} could not be written to {path}: {error}. Make room and rerun."
       ) from error
     numbers = {
       f"{tag}/{key}": value
@@ -118,8 +117,7 @@ def read_json_lines(path: str | pathlib.Path) -> list[dict]:
   intact = [line for line in lines if line is not None]
   if len(intact) < len(lines):
     raise ConfigError(
-      f"{path} is damaged in line {lines.index(None) + 1}; expected a JSON object with a "
-      "step. Restore the file, or delete the line."
+      f"{path} is damaged in line {lines.index(None) + 1}. Restore it, or delete the line."
     )
   return intact
 

@@ -21,7 +21,6 @@ from training.errors import Stopped
 from training.processes import is_first
 
 BAD_STEP = "bad_step.json"  # describes the step that stopped a run
-_SHOWN = 8  # sequence numbers in the message; the file lists all
 _FIRST_STEPS = 10  # steps that are not profiled, since they compile and warm up
 
 
@@ -110,8 +109,8 @@ class Recorder:
     """
     if not np.isfinite(loss := sum_of_losses(result)):
       raise Stopped(
-        f"The held-out loss is {loss} at step {step}. Earlier checkpoints are kept: try a "
-        "lower --config.optimizer.learning_rate in another --workdir."
+        f"The held-out loss is {loss} at step {step}. Try a lower "
+        "--config.optimizer.learning_rate in another --workdir."
       )
     line = self.log.last_train_line
     trained = {"seconds": line["seconds"], "sequences_trained": line["sequences"]}
@@ -132,12 +131,10 @@ class Recorder:
     }
     if is_first():
       write_json(self._bad_step, {"step": step, "sequence_ids": ids, "values": means})
-    shown = ", ".join(map(str, ids[:_SHOWN])) + (", ..." if len(ids) > _SHOWN else "")
     numbers = ", ".join(f"{name} {value}" for name, value in means.items())
     raise Stopped(
-      f"Step {step} is not finite: {numbers}. Its batch has the sequences {shown} "
-      f"({self._bad_step} lists all). Try a lower --config.optimizer.learning_rate in "
-      "another --workdir."
+      f"Step {step} is not finite: {numbers}. {self._bad_step} lists its sequences. Try a "
+      "lower --config.optimizer.learning_rate in another --workdir."
     )
 
 

@@ -29,8 +29,7 @@ def finished(folder: pathlib.Path) -> str | None:
     return None if summary is None else summary_table(summary)
   except (KeyError, TypeError, ValueError) as error:
     raise ConfigError(
-      f"{folder / 'summary.json'} is damaged ({error!r}). Delete it: train.py writes it "
-      "again."
+      f"{folder}/summary.json is damaged ({error!r}). Delete it: train.py writes it again."
     ) from error
 
 

@@ -88,8 +88,7 @@ def make_sweep(
   for arm, point, fields in _points(spec):
     if both := sorted(given & fields.keys()):
       raise ConfigError(
-        f"--config.{both[0]} is given for all runs, but {where} sets it for {arm!r}. "
-        "Leave out one."
+        f"--config.{both[0]} is given, but {where} sets it for {arm!r}. Leave out one."
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})

@@ -44,7 +44,6 @@ def settings_to_read(
   task: str | None,
   changes: Mapping[str, Any],
   positions: int,
-  num_labels: int,
   multi_label: bool = False,
 ) -> DatasetSettings:
   """The settings with which a model reads and cuts examples.
@@ -54,10 +53,10 @@ def settings_to_read(
     head: the model's head, a key of `model.MODELS`; "" for embeddings, which take one
       sentence or two, whatever the model was trained on.
     trained_on: the settings of its training data; None for a model without a run.
-    task: the user's choice of task for a model without a run; None for the head's task.
+    task: the task of a model without a run; of one with a run, the user's choice or None.
     changes: settings that the user chose; a value of None keeps the setting, and columns
       are added to those of `trained_on`.
-    positions, num_labels: how many the model has.
+    positions: how many the model has.
     multi_label: whether the model gives a sentence several classes.
 
   Raises:
@@ -78,9 +77,8 @@ def settings_to_read(
         f"--task is {short_repr(task)}; the model's is {settings.task}. Leave it out."
       )
   else:
-    task = task or default_task(head, num_labels, multi_label=multi_label) or ""
     longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
-    settings = DatasetSettings(source, longest, task=task)
+    settings = DatasetSettings(source, longest, task=task or "")
   several = [name for name in TASK_HEADS if (name == MULTI_LABEL) == multi_label]
   fitting = [name for name in several if TASK_HEADS[name] == head]
   kind = f"{head} with several classes an example" if multi_label else head
@@ -99,8 +97,7 @@ def settings_to_read(
       f"--max-sequence-length is {settings.max_sequence_length}; at most {positions} fit."
     )
   # The reader needs names of classes but uses none; the model's own may have commas.
-  names = ",".join(f"LABEL_{number}" for number in range(max(num_labels, 2)))
-  labels = names if TASKS[settings.task].names_labels else ""
+  labels = "LABEL_0,LABEL_1" if TASKS[settings.task].names_labels else ""
   return dataclasses.replace(settings, labels=labels)
 
 

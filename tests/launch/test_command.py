@@ -13,7 +13,7 @@ from launch import command
 @pytest.mark.parametrize(
   ("config", "message"),
   [
-    ("nope.py", "There is no config file 'nope.py'. Give one, such as configs/quickstart"),
+    ("nope.py", "There is no config file 'nope.py'. Try configs/quickstart.py."),
     ("configs", "There is no config file 'configs'."),
     ("README.md", "--config=README.md cannot be used: SyntaxError: "),
     ("configs/base.py:x", "get_config() takes 0 positional arguments but 1 was given"),

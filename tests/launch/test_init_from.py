@@ -138,10 +138,10 @@ def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
 @pytest.mark.parametrize(
   ("kind", "size", "message"),
   [
-    ({}, "mini", r"num_layers is 2, expected 4.*--config\.model\.size"),
-    ({"tokens": None}, "tiny", r"has no vocabulary\. Copy into it the vocab\.txt"),
-    ({"lowercase": False}, "tiny", "is cased; the pipeline lowercases"),
-    ({"type_vocab_size": 1}, "tiny", "type_vocab_size=1"),
+    ({}, "mini", r"expected given, .* num_layers 2, not 4.*--config\.model\.size"),
+    ({"tokens": None}, "tiny", r"has no vocabulary\. Copy its own vocab\.txt"),
+    ({"lowercase": False}, "tiny", "is cased, but text is lowercased"),
+    ({"type_vocab_size": 1}, "tiny", "type_vocab_size of at least 2, not 1"),
     (None, "tiny", "expected a model's folder"),
   ],
 )
@@ -156,7 +156,7 @@ def test_weights_that_do_not_fit_are_refused_before_any_work(tmp_path, kind, siz
 
 def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   folder = write(tmp_path / "hf")
-  with pytest.raises(ConfigError, match=r"would train a new.*vocab_file=.*/hf/vocab\.txt"):
+  with pytest.raises(ConfigError, match=r"not a new one.*vocab_file=.*/hf/vocab\.txt"):
     init_from.open_weights(config_for(folder, vocab_file=False))
   config = config_for(folder)
   other = tmp_path / "other.txt"
@@ -223,7 +223,7 @@ def test_a_modern_bert_is_fine_tuned_with_its_head(tmp_path, capsys):
 @pytest.mark.parametrize(
   ("head", "fields", "message"),
   [
-    (CLASSIFIER, {"global_base": 99.0}, r"global_base 160000\.0, .*=160000\.0\."),
+    (CLASSIFIER, {"global_base": 99.0}, r"global_base is 99\.0; expected 160000\.0, as in"),
     ("pretraining", {"family": "bert"}, "holds a ModernBertForMaskedLM; expected a Bert"),
   ],
 )
@@ -240,7 +240,7 @@ def test_a_tokenizer_that_is_not_word_piece_is_not_read_as_one(tmp_path):
   with pytest.raises(ConfigError, match=rf"splits text as BERT does, unlike .*{remedy}"):
     init_from.open_weights(config)
   config.data.vocab_file = ""
-  with pytest.raises(ConfigError, match=rf"would train a new.*{remedy}"):
+  with pytest.raises(ConfigError, match=rf"not a new one.*{remedy}"):
     init_from.open_weights(config)
 
 
@@ -353,8 +353,8 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
 @pytest.mark.parametrize(
   ("fields", "length", "tokens", "message"),
   [
-    ({"positions": "alibi"}, 19, LETTERS, r"learned positions.*--config.model.positions=l"),
-    ({}, 24, LETTERS, "has 23 positions, but config.data.max_sequence_length is 24"),
+    ({"positions": "alibi"}, 19, LETTERS, "is 'alibi'; expected 'learned', as in"),
+    ({}, 24, LETTERS, "max_sequence_length is 24; expected at most the 23 positions"),
     ({}, 19, (), r"no vocabulary\. .* tokenizer\.json or vocab\.json"),
     ({}, 19, LETTERS[::-1], r"differs from .*Save its tokenizer as tok"),
   ],

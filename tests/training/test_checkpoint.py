@@ -253,7 +253,7 @@ def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
   """A limit on the size of a file stands for the full disk."""
   folder, _ = saved
   state = program.init()
-  told = r"step 40 could not .* Steps \[10, 20, 30\] are kept"
+  told = r"Step 40 could not .* Steps \[10, 20, 30\] are kept"
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
   try:

@@ -77,7 +77,7 @@ def test_a_full_disk_is_told_with_the_file_and_the_step(tmp_path):
   path = tmp_path / "metrics.jsonl"
   path.unlink()
   path.symlink_to("/dev/full")
-  told = r"line of step 7 could not be written to .*metrics\.jsonl: .*No space left"
+  told = r"Step 7 could not be written to .*metrics\.jsonl: .*No space left"
   with pytest.raises(OSError, match=told):
     log.train(7, NUMBERS)
 
@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
 def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content):
   """Its files would be overwritten, such as the config.json of Hugging Face."""
   (tmp_path / name).write_text(json.dumps(content))
-  with pytest.raises(ConfigError, match=r"holds a model, not a run\. .*model\.init_from="):
+  with pytest.raises(ConfigError, match=r"holds a model, not a run\. .*model\.init_from"):
     workdir.check(tmp_path, CONFIG, allow_changes=True)
   assert [path.name for path in tmp_path.iterdir()] == [name]
 

@@ -52,7 +52,7 @@ def test_a_run_keeps_the_tokenizer_that_its_data_was_made_with(tmp_path):
 
 def test_columns_are_added_to_those_of_the_run():
   trained_on = DatasetSettings("a.csv", 17, task="regression", columns="sentence=3,label=1")
-  options = {"trained_on": trained_on, "task": None, "positions": 17, "num_labels": 1}
+  options = {"trained_on": trained_on, "task": None, "positions": 17}
 
   def columns(given):
     changes = {"columns": given}
