@@ -170,7 +170,8 @@ class Checkpoints:
       processes.on_first(functools.partial(self._move_away, str(step), why))
     if any((self._folder / BROKEN).glob("*")):
       raise weights.WeightsError(
-        f"No checkpoint in {self._folder} can be read. Restore one, or use a new --workdir."
+        f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/. Restore one, "
+        "or give another --workdir."
       )
     return None
 
