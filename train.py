@@ -37,12 +37,12 @@ from ml_collections import config_flags
 
 from launch import command, summary, workdir
 from launch.data import check_data
+from launch.prepare_run import TrainingRun, prepare
 from launch.recipe.adjustment import learning_rates, make_optimizer
 from launch.record import report, trackers
 from launch.record.compilations import CompilationCounter
 from launch.record.parameters import count_parameters, parameters_digest
 from launch.record.recorder import Profile, Recorder
-from launch.run import TrainingRun, prepare
 from launch.validation import validate
 from model import weights
 from training import processes
