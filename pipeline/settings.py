@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import re
 
 from packing import InputError
-from packing.errors import check_integer, short_repr
+from packing.errors import check, check_integer, short_repr
 
 TOO_LONG = "error", "truncate", "split"
 
@@ -82,28 +81,21 @@ class DatasetSettings:
     ):
       check_integer(name, getattr(self, name), at_least=least, at_most=most)
     fraction = self.held_out_fraction
-    if not (math.isfinite(fraction) and 0 <= fraction < 1):
-      raise InputError(f"held_out_fraction is {fraction}; expected a fraction in [0, 1).")
-    if self.too_long not in ("", *TOO_LONG):
-      raise InputError(
-        f"too_long is {short_repr(self.too_long)}; expected {', '.join(TOO_LONG)}."
-      )
+    check(0 <= fraction < 1, "held_out_fraction", fraction, "a fraction in [0, 1)")
+    is_known = self.too_long in ("", *TOO_LONG)
+    check(is_known, "too_long", self.too_long, ", ".join(TOO_LONG))
     if self.mismatched_source and not self.held_out_source:
       raise InputError("mismatched_source needs a held_out_source. Give both.")
     self.column_names()
     self.label_names()
     how = self.documents
     known = ("blank-line", "line", "file", "wikiextractor")
-    if how not in known and not how.startswith("start:"):
-      raise InputError(
-        f"documents is {short_repr(how)}; expected {', '.join(known)} or start:REGEX."
-      )
+    is_known = how in known or how.startswith("start:")
+    check(is_known, "documents", how, f"{', '.join(known)} or start:REGEX")
     try:
       re.compile(how.removeprefix("start:"))
     except re.error as error:
-      raise InputError(
-        f"documents is {short_repr(how)}, not a regular expression: {error}."
-      ) from error
+      raise InputError(f"documents is {short_repr(how)}, not a regex: {error}.") from error
 
   def column_names(self) -> tuple[tuple[str, str], ...]:
     """Pairs of a field and its name in the source.
@@ -135,8 +127,6 @@ class DatasetSettings:
     with contextlib.suppress(ValueError):
       if isinstance(listed := json.loads(self.labels), list):
         names = tuple(map(str, listed))
-    if len(set(names)) < max(2, len(names)) or "" in names:
-      raise InputError(
-        f"labels is {short_repr(self.labels)}; expected different names, as in a,b."
-      )
+    are_names = len(set(names)) >= max(2, len(names)) and "" not in names
+    check(are_names, "labels", self.labels, "different names, as in a,b")
     return names

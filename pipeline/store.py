@@ -281,11 +281,7 @@ def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:
     raise InputError(f"Expected an Arrow file of sequences at {path}: {error}.") from error
   base = pa.schema([file_schema.field(i) for i in range(min(3, len(file_schema)))])
   if base not in (SCHEMA, REGRESSION_SCHEMA, MULTI_LABEL_SCHEMA) or not batches:
-    raise InputError(
-      f"{path} has the columns {file_schema.names}; expected {SCHEMA.names}."
-    )
+    raise InputError(f"{path} has columns {file_schema.names}; expected {SCHEMA.names}.")
   if schema is not None and not file_schema.equals(schema):
-    raise InputError(
-      f"{path} has other columns than the files before it. Prepare the dataset again."
-    )
+    raise InputError(f"{path} has other columns than earlier files. Prepare them again.")
   return batches

@@ -60,9 +60,7 @@ class Tokenizer:
       InputError: the vocabulary lacks it.
     """
     if token not in self._ids:
-      raise InputError(
-        f"{self.path} has no token {token}, which this task needs. Give another vocabulary."
-      )
+      raise InputError(f"{self.path} has no token {token}. Give another vocabulary.")
     return self._ids[token]
 
   @property
@@ -90,9 +88,7 @@ class Tokenizer:
     for token in _END_TOKENS:
       if token in self._ids:
         return self._ids[token]
-    raise InputError(
-      f"{self.path} has none of the tokens that end a text: {', '.join(_END_TOKENS)}."
-    )
+    raise InputError(f"{self.path} has no end token: none of {', '.join(_END_TOKENS)}.")
 
   @property
   def definition(self) -> str:
@@ -156,9 +152,7 @@ def _check_beside(path: pathlib.Path, ours: tokenizers.Tokenizer):
     return
   theirs, _ = _read_json(beside)
   if _rules(theirs) != _rules(ours):
-    raise InputError(
-      f"{beside} splits text differently than BERT does by {path.name}. Give it instead."
-    )
+    raise InputError(f"{beside} splits text differently than {path.name}. Give it instead.")
 
 
 def _rules(tokenizer: tokenizers.Tokenizer) -> list:
@@ -237,8 +231,7 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
   missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
   if missing or len(set(vocabulary)) != len(vocabulary):
     raise InputError(
-      f"{path} is not a BERT vocabulary: it lacks "
-      f"{', '.join(missing) or 'no special token'}, and "
+      f"{path} is not a BERT vocabulary: it lacks {', '.join(missing) or 'no token'}, and "
       f"{len(vocabulary) - len(set(vocabulary))} of its lines occur twice."
     )
   return vocabulary

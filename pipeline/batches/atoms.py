@@ -31,8 +31,7 @@ import dataclasses
 
 import numpy as np
 
-from packing import InputError
-from packing.errors import check_integer, short_repr
+from packing.errors import check, check_integer
 from pipeline.store import SequenceStore
 
 LAYOUTS = ("concat", "concat_isolated", "padding")
@@ -122,16 +121,11 @@ def cut(lengths: np.ndarray, *, layout: str, atom_size: int, row_length: int) ->
   References:
     The atom-size paper, appendix A.3.
   """
-  if layout not in LAYOUTS:
-    raise InputError(
-      f"layout is {short_repr(layout)}; expected one of {', '.join(LAYOUTS)}."
-    )
+  check(layout in LAYOUTS, "layout", layout, f"one of {', '.join(LAYOUTS)}")
   check_integer("row_length", row_length, at_least=2)
   check_integer("atom_size", atom_size, at_least=2)
-  if max(atom_size, row_length) % min(atom_size, row_length):
-    raise InputError(
-      f"atom_size is {atom_size}; expected a divisor or multiple of {row_length}."
-    )
+  divides = max(atom_size, row_length) % min(atom_size, row_length) == 0
+  check(divides, "atom_size", atom_size, f"a divisor or multiple of {row_length}")
   lengths = np.asarray(lengths, np.int64)
   size = min(atom_size, row_length)  # tokens of a block
   if layout != "padding":

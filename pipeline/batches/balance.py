@@ -8,9 +8,8 @@ from typing import Literal, get_args
 import numpy as np
 
 import packing
-from packing import InputError
 from packing.epochs import PerEpoch
-from packing.errors import check_integer
+from packing.errors import check, check_integer
 
 Balance = Literal["none", "devices"]
 BALANCES = get_args(Balance)
@@ -38,10 +37,8 @@ class BalancedOrder:
     self, plan: packing.Plan, *, devices: int, group: int, batch_size: int, seed: int
   ):
     for name, number in (("devices", devices), ("group", group)):
-      if batch_size % check_integer(name, number, at_least=1):
-        raise InputError(
-          f"batch_size is {batch_size}; balance expects a multiple of {number} {name}."
-        )
+      divides = batch_size % check_integer(name, number, at_least=1) == 0
+      check(divides, "batch_size", batch_size, f"a multiple of {name}={number} to balance")
     self._devices, self._batch_size = devices, batch_size
     self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)
     order = functools.partial(_order, plan, batch_size, group, seed)

@@ -13,9 +13,8 @@ import grain
 import numpy as np
 
 import packing
-from packing import InputError
 from packing.epochs import PerEpoch, assign_epoch
-from packing.errors import check_integer, short_repr
+from packing.errors import check, check_integer
 from pipeline.batches.balance import BALANCES, Balance, BalancedOrder
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -208,10 +207,7 @@ class PackedLoader(RowLoader):
 
   def _set_group(self, group: int, batch_size: int):
     self.group, self._order = group, None
-    if self.balance not in BALANCES:
-      raise InputError(
-        f"balance is {short_repr(self.balance)}; expected {', '.join(BALANCES)}."
-      )
+    check(self.balance in BALANCES, "balance", self.balance, ", ".join(BALANCES))
     if self.balance != "none":
       self._order = BalancedOrder(
         self.plan,

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from packing import InputError
+from packing.errors import check
 from pipeline.batches.packed import PackedBatch
 from pipeline.splitmix import GAMMA, mix
 from pipeline.tokenizer import MASK, NEVER_MASKED
@@ -36,8 +36,7 @@ class Masking:
   vocab_size: int
 
   def __post_init__(self):
-    if not 0 < self.rate < 1:
-      raise InputError(f"mask_rate is {self.rate}; expected a fraction in (0, 1).")
+    check(0 < self.rate < 1, "mask_rate", self.rate, "a fraction in (0, 1)")
 
   @classmethod
   def for_vocabulary(cls, vocabulary: list[str], *, rate: float, seed: int) -> Masking:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from packing import InputError
-from packing.errors import check_integer, short_repr
+from packing.errors import check, check_integer, short_repr
 
 
 def block_of_process(batch_size: int, process_index: int, process_count: int) -> slice:
@@ -18,10 +18,8 @@ def block_of_process(batch_size: int, process_index: int, process_count: int) ->
   check_integer("batch_size", batch_size, at_least=1)
   check_integer("process_count", process_count, at_least=1)
   check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
-  if batch_size % process_count:
-    raise InputError(
-      f"batch_size is {batch_size}; expected a multiple of the {process_count} processes."
-    )
+  divides = batch_size % process_count == 0
+  check(divides, "batch_size", batch_size, f"a multiple of the {process_count} processes")
   size = batch_size // process_count
   return slice(process_index * size, (process_index + 1) * size)
 

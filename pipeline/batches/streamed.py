@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packing import InputError
-from packing.errors import short_repr
+from packing.errors import check
 from pipeline.batches.online import Gathered
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import TRAIN, DocumentShard
@@ -86,9 +85,7 @@ class StreamedSequences:
     }
 
   def restore(self, state: Any):
-    if not isinstance(state, dict) or state.keys() != self.state().keys():
-      raise InputError(
-        f"The reader's state is {short_repr(state)}. Resume with its data.stream."
-      )
+    fits = isinstance(state, dict) and state.keys() == self.state().keys()
+    check(fits, "The reader's state", state, "one of the same data.stream")
     self._documents.restore(state["documents"])
     self._groups, self._sequences = state["groups"], state["sequences"]

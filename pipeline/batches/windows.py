@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packing import InputError
-from packing.errors import check_integer
+from packing.errors import check, check_integer
 from pipeline.batches import atoms
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch, lay_out
@@ -55,8 +54,7 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
   """
   check_integer("row_length", row_length, at_least=2)
   check_integer("stride", stride, at_least=1)
-  if stride >= row_length:
-    raise InputError(f"stride is {stride}; expected less than row_length={row_length}.")
+  check(stride < row_length, "stride", stride, f"less than row_length={row_length}")
   tokens = np.asarray(lengths, np.int64) + 1
   documents = np.cumsum(tokens) - tokens
   counts = np.where(tokens > 1, 1 - (-np.maximum(tokens - row_length, 0) // stride), 0)

@@ -57,9 +57,7 @@ def embed_examples(
     vectors = chunk.by_example(run(chunk.batches()))
     for example, (vector,) in zip(chunk.examples, vectors, strict=True):
       if not np.isfinite(vector).all():
-        raise InputError(
-          f"The embedding of {example.where} is not finite. Try --dtype float32."
-        )
+        raise InputError(f"{example.where}: the vector is not finite. Try --dtype float32.")
       vector = vector.astype(np.float32)
       if normalized:
         vector /= max(float(np.linalg.norm(vector)), 1e-12)

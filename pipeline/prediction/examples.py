@@ -132,9 +132,7 @@ def _examples(
     name = _id(document, number)
     if "id" in task.fields:  # answers are stored by id
       if name in seen:
-        raise InputError(
-          f"{document.where}: the id {short_repr(name)} occurs twice. Make ids differ."
-        )
+        raise InputError(f"{document.where}: the id {short_repr(name)} occurs twice.")
       seen.add(name)
     yield Example(name, sequences, document.where)
 

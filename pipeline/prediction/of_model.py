@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from packing import InputError
-from packing.errors import short_repr
+from packing.errors import check, check_integer
 from pipeline.settings import DatasetSettings
 from pipeline.tasks.glue import MULTI_LABEL
 from pipeline.tasks.registry import TASK_HEADS, TASKS
@@ -72,30 +72,23 @@ def settings_to_read(
     )
   elif trained_on:
     settings = trained_on
-    if task not in (None, settings.task):
-      raise InputError(
-        f"--task is {short_repr(task)}; the model's is {settings.task}. Leave it out."
-      )
+    check(task in (None, settings.task), "--task", task, f"the model's, {settings.task}")
   else:
     longest = min(positions, LONGEST_WINDOW) if task == "squad" else positions
     settings = DatasetSettings(source, longest, task=task or "")
   several = [name for name in TASK_HEADS if (name == MULTI_LABEL) == multi_label]
   fitting = [name for name in several if TASK_HEADS[name] == head]
   kind = f"{head} with several classes an example" if multi_label else head
-  if head and settings.task not in fitting:
-    raise InputError(
-      f"The task {short_repr(settings.task)} does not fit {kind}. Give "
-      f"{' or '.join(fitting)}."
-    )
+  fits = not head or settings.task in fitting
+  check(fits, "task", settings.task, f"{' or '.join(fitting)} for {kind}")
   of_run = dict(settings.column_names())
   settings = dataclasses.replace(settings, **chosen)
   columns = of_run | dict(settings.column_names())  # the user's names replace others
   named = ",".join(f"{field}={name}" for field, name in columns.items())
   settings = dataclasses.replace(settings, columns=named)
-  if settings.max_sequence_length > positions:
-    raise InputError(
-      f"--max-sequence-length is {settings.max_sequence_length}; at most {positions} fit."
-    )
+  check_integer(
+    "--max-sequence-length", settings.max_sequence_length, at_least=1, at_most=positions
+  )
   # The reader needs names of classes but uses none; the model's own may have commas.
   labels = "LABEL_0,LABEL_1" if TASKS[settings.task].names_labels else ""
   return dataclasses.replace(settings, labels=labels)
@@ -125,9 +118,7 @@ def open_tokenizer(
   if vocabulary.by_json and not by_json:
     raise InputError(f"{folder} has no {TOKENIZER_FILE}. Copy the model's own there.")
   if not vocabulary.lowercase and not by_json:
-    raise InputError(
-      f"{folder} is cased, but text is lower-cased here. Give its {TOKENIZER_FILE}."
-    )
+    raise InputError(f"{folder} is cased; text is lower-cased. Give its {TOKENIZER_FILE}.")
   if not by_json and (folder / VOCABULARY_FILE).exists():
     path = folder / VOCABULARY_FILE
   tokenizer = Tokenizer(path)

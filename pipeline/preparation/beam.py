@@ -37,16 +37,13 @@ class BeamRunner:
       import apache_beam.options.pipeline_options
     except ImportError as error:
       raise InputError(
-        f"--runner needs Apache Beam ({error}): pip install -c requirements.lock -e "
-        '".[beam]"'
+        f"--runner needs Beam ({error}): pip install -c requirements.lock -e '.[beam]'"
       ) from error
     self.beam = beam
     try:
       beam.runners.create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
-      raise InputError(
-        f"Beam cannot create the runner {name!r} ({error}). Try DirectRunner."
-      ) from error
+      raise InputError(f"Beam cannot run {name!r} ({error}). Try DirectRunner.") from error
     self._options = beam.options.pipeline_options.PipelineOptions(
       [f"--runner={name}", *options]
     )

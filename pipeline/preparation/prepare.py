@@ -77,9 +77,7 @@ def prepare(
     names = find_classes(sources[TRAIN], fields, settings.task)
     if len(names) < 2:
       only = ", ".join(map(repr, names)) or "none"
-      raise InputError(
-        f"{settings.source} has only the class {only}; expected at least two."
-      )
+      raise InputError(f"{settings.source} has only the class {only}; expected several.")
     settings = dataclasses.replace(settings, labels=json.dumps(names, ensure_ascii=False))
     task, settings = find_task(settings)
     print(f"{len(names)} classes in {settings.source}: {', '.join(names)}", file=sys.stderr)
@@ -141,15 +139,13 @@ def find_classes(
       names.add(str(one))
     if len(names) > MAX_CLASSES:
       raise InputError(
-        f"{document.where}: {field} has more than {MAX_CLASSES} values. Name the classes "
-        "as labels, or read another column."
+        f"{document.where}: {field} has over {MAX_CLASSES} values. Set labels or columns."
       )
     if task_name == glue.MULTI_LABEL:
       fewest = min(fewest, len(set(map(str, value))))
   if kinds == {False} and fewest == len(names):
     raise InputError(
-      f"Each {field} lists all of {', '.join(sorted(names))}. List the classes of a "
-      "sentence, not 0 or 1 for each class."
+      f"Each {field} lists all of {', '.join(sorted(names))}. List only those that apply."
     )
   numbered = all(name.isdecimal() for name in names)
   return sorted(names, key=int if numbered else str)  # type: ignore[arg-type]
@@ -247,9 +243,7 @@ def _open_same(
       f"{directory} has other settings ({'; '.join(differences)}). Name another."
     )
   if vocabulary and vocabulary.definition != dataset.tokenizer.definition:
-    raise InputError(
-      f"{directory} has another vocabulary than {settings.vocab_file}. Name another folder."
-    )
+    raise InputError(f"{directory} has another vocabulary. Name another folder.")
   _check_sources(dataset, settings, fields)
   return dataset
 
@@ -271,7 +265,6 @@ def _check_sources(
       continue  # gone, but a finished dataset does not need it
     if now["sha256"] != before["sha256"]:
       raise InputError(
-        f"{dataset.directory} was prepared from {before['files']} files with "
-        f"{before['bytes']:,} bytes; {specs[split]} has {now['files']} with "
-        f"{now['bytes']:,} now. Name another folder."
+        f"{specs[split]} had {before['files']} files with {before['bytes']:,} bytes; now "
+        f"{now['files']} with {now['bytes']:,}. Name another folder."
       )

@@ -78,8 +78,7 @@ def _reported(process: subprocess.Popen, name: str) -> Iterator[None]:
   except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
     process.kill()
     raise OSError(
-      f"A worker exited with status {process.wait()} while writing {name}. Use fewer "
-      "workers, which need less memory, and run the command again."
+      f"A worker exited with {process.wait()} while writing {name}. Use fewer workers."
     ) from error
 
 

@@ -257,9 +257,8 @@ def _check_enough(preparation: Preparation, counts: dict):
   holds_out = settings.held_out_source or settings.held_out_fraction
   for split in (TRAIN, HELD_OUT) if holds_out else (TRAIN,):
     if counts[split]["documents"] < least or not counts[split]["sequences"]:
-      others = " or ".join(filter(None, ("held_out_fraction", task.filter)))
+      others = " or ".join(filter(None, ("`documents`", "held_out_fraction", task.filter)))
       raise InputError(
-        f"{settings.source} gave {counts[TRAIN]['documents']} documents to train on and "
-        f"{counts[HELD_OUT]['documents']} to hold out that can be used; expected at least "
-        f"{least} each. Give more, say with `documents` where they end, or change {others}."
+        f"{settings.source} had {counts[TRAIN]['documents']} usable documents and held out "
+        f"{counts[HELD_OUT]['documents']}; expected {least}. Give more, or change {others}."
       )

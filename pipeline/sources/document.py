@@ -160,8 +160,7 @@ def check_texts(value: Any, where: str):
     value.encode()
   except UnicodeEncodeError as error:  # JSON can spell one surrogate of a pair
     raise InputError(
-      f"{where} holds the unpaired surrogate {short_repr(value[error.start])}. Re-encode "
-      "it."
+      f"{where} holds the unpaired surrogate {value[error.start]!r}. Re-encode it."
     ) from error
 
 

@@ -112,32 +112,21 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
     return list(tfds.partitions(name, split or "train", fields))
   if kind == "stdlib":
     if fields.required != ("text",):
-      raise InputError(
-        f"Source stdlib has text alone; the task needs {', '.join(fields.required)}."
-      )
+      raise InputError(f"stdlib is text; the task needs {', '.join(fields.required)}.")
     stdlib.source_files(rest or None)
     return [LibraryPartition(rest and os.path.abspath(rest))]
   files = _find_files(spec)
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
-    raise InputError(
-      f"{spec} holds files of several kinds ({', '.join(kinds)}). Use a glob."
-    )
+    raise InputError(f"{spec} mixes {' and '.join(kinds)} files. Use a glob.")
   if kinds == ["text"] and "tags" in fields.required:
-    raise InputError(
-      f"{files[0]} is text, without tags. If it has a word and its tag a line, rename it "
-      "to .conll."
-    )
+    raise InputError(f"{files[0]} is text. Rename it to .conll if its lines end in tags.")
   if kinds == ["columns"] and fields.required[0] != "tokens":
     raise InputError(f"{files[0]} holds words with tags, for the task tagging. Give text.")
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
-    raise InputError(
-      f"{files[0]} is text; the task needs {', '.join(fields.required)}. Give a table."
-    )
+    raise InputError(f"{files[0]} is text. Give a table with {', '.join(fields.required)}.")
   if kinds == ["squad"] and "context" not in fields.required:
-    raise InputError(
-      f"{files[0]} is read as SQuAD's JSON, for the task squad. Give .jsonl."
-    )
+    raise InputError(f"{files[0]} is read as SQuAD's JSON. Give JSON lines as .jsonl.")
   if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
       tables.check(path, fields)
@@ -174,13 +163,9 @@ def _kind(path: pathlib.Path) -> str:
   if suffix in _TEXT_IF_NAMED:
     return "text"
   if suffix not in _SUFFIXES:
-    raise InputError(
-      f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}. Convert it."
-    )
+    raise InputError(f"{path} ends in {suffix!r}; expected {', '.join(sorted(_SUFFIXES))}.")
   if _SUFFIXES[suffix] == "table" and suffix != path.suffix.lower():
-    raise InputError(
-      f"{path} is compressed as a whole; {suffix} files are compressed inside. Expand it."
-    )
+    raise InputError(f"{path} is a compressed {suffix} file. Expand it.")
   return _SUFFIXES[suffix]
 
 
@@ -200,9 +185,7 @@ def _find_files(spec: str) -> list[pathlib.Path]:
   found = [name] if path.is_file() else set(glob.glob(name, recursive=True))
   files = sorted(path for path in map(pathlib.Path, found) if path.is_file())
   if not files:
-    raise InputError(
-      f"There is no data source {name!r}; expected a file, folder, glob or tfds:NAME."
-    )
+    raise InputError(f"There is no {name!r}; expected a file, folder, glob or tfds:NAME.")
   if split:
     raise InputError(f"{name} has no splits; found #{split}. Leave it out.")
   return files
@@ -232,9 +215,7 @@ def _files_of_folder(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
   # JSON files beside other data are metadata, such as dataset_info.json.
   data = [path for path in files if compressed.plain_suffix(path) != ".json"] or files
   if not data:
-    raise InputError(
-      f"{folder} holds no file ending in {', '.join(sorted(_SUFFIXES))}. Use a glob."
-    )
+    raise InputError(f"{folder} has no {', '.join(sorted(_SUFFIXES))} file. Use a glob.")
   return data
 
 

@@ -50,10 +50,7 @@ def source_files(root: str | pathlib.Path | None = None) -> list[pathlib.Path]:
   root = pathlib.Path(root or sysconfig.get_path("stdlib"))
   topics = root / "pydoc_data" / "topics.py"
   if not topics.is_file():
-    raise InputError(
-      f"There are no sources of Python: no {topics}. Install all of Python, or name the "
-      "sources of another as stdlib:/path/to/lib/python3.X."
-    )
+    raise InputError(f"There is no {topics}. Install all of Python, or give stdlib:FOLDER.")
   return [topics] + [
     path
     for path in sorted(root.rglob("*.py"))

@@ -107,9 +107,7 @@ class DocumentStream:
     """
     fits = isinstance(state, dict) and state.keys() == {"read", "stream"}
     if not fits or (state["stream"] is not None) != self._has_state:
-      raise InputError(
-        f"The state {short_repr(state)} belongs to another kind of stream. Use its own."
-      )
+      raise InputError(f"The state {short_repr(state)} needs another kind of stream.")
     self._read = state["read"]
     if self._has_state:
       self._records.load_state_dict(state["stream"])

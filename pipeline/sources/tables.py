@@ -49,9 +49,7 @@ def check(path: pathlib.Path, fields: DocumentFields):
         f"Column {column!r} of {path} is {kind}; expected text, or the task tokens."
       )
     if field == "input_ids" and not _is_tokens(kind):
-      raise InputError(
-        f"Column {column!r} of {path} is {kind}; expected lists of integers."
-      )
+      raise InputError(f"Column {column!r} of {path} is {kind}; expected integer lists.")
 
 
 def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
@@ -69,9 +67,7 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
       yield select_fields(values, fields, f"{path}, record {number}", class_names)
       number += 1
   except UnicodeDecodeError as error:
-    raise InputError(
-      f"{path}: record {number} or one after it is not UTF-8 ({error.reason}). Convert it."
-    ) from error
+    raise InputError(f"{path} is not UTF-8 from record {number} on. Convert it.") from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
       f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). Restore it."
@@ -112,8 +108,7 @@ def _open(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]
     return schema, lambda names: _records_of(batch.select(names) for batch in batches)
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]}). Replace "
-      "it."
+      f"{path} is not valid {path.suffix} ({str(error).splitlines()[0]}). Replace it."
     ) from error
 
 
@@ -170,9 +165,7 @@ def _is_quoted(path: pathlib.Path) -> bool:
     raise
   if several:
     first, last = several[0]
-    raise InputError(
-      f"{path}, line {first}: a field in quotes ends in line {last}. Use .csv."
-    )
+    raise InputError(f"{path}: a field in quotes spans lines {first} to {last}. Use .csv.")
   return True
 
 
@@ -199,8 +192,7 @@ def _cells(
         yield (first, last), cells
   except csv.Error as error:
     raise InputError(
-      f"{path}: the record at line {last + 1} is not valid CSV ({error}). Write it with "
-      "csv or pandas in Python, or as .jsonl."
+      f"{path}: the record at line {last + 1} is not CSV ({error}). Write it as .jsonl."
     ) from error
 
 

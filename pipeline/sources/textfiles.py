@@ -84,9 +84,7 @@ def split_json_lines(lines: Lines, name: str, fields: DocumentFields) -> Iterato
     try:
       values = json.loads(line)
     except (ValueError, RecursionError) as error:
-      raise InputError(
-        f"{where} is not JSON ({error}); expected one object a line."
-      ) from error
+      raise InputError(f"{where} is not JSON ({error}); expected an object.") from error
     if not isinstance(values, dict):
       raise InputError(f"{where} holds a {type(values).__name__}; expected an object.")
     yield select_fields(values, fields, where)
@@ -137,9 +135,7 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
   for field in places:
     column = fields.column(field)
     if column != field and not column.isdecimal():
-      raise InputError(
-        f"columns names {short_repr(column)}; expected the number of a column of {name}."
-      )
+      raise InputError(f"columns has {field}={short_repr(column)}; expected a number.")
     places[field] = places[field] if column == field else int(column)
   least = max(len(places), *(place + 1 for place in places.values()))
   held: dict[str, list[str]] = {field: [] for field in places}
@@ -154,9 +150,7 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
       held, size = {field: [] for field in places}, 0
     elif cells[0] != "-DOCSTART-":
       if len(cells) < least:
-        raise InputError(
-          f"{name}, line {number} is {short_repr(text)}; expected a word and its tag."
-        )
+        raise InputError(f"{name}, line {number} lacks a word or tag: {short_repr(text)}.")
       width = width or len(cells)
       if len(cells) != width and min(places.values()) < 0:
         raise InputError(
@@ -201,9 +195,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   except InputError:  # which is a ValueError
     raise
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-    raise InputError(
-      f"{path} is not in SQuAD's layout ({error!r}). Write it as JSON lines."
-    ) from error
+    raise InputError(f"{path} is not SQuAD's JSON ({error!r}). Use JSON lines.") from error
 
 
 def lines_of(path: pathlib.Path) -> Iterator[tuple[int, str]]:
@@ -234,17 +226,14 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
   """
   for number, line in enumerate(_split_lines(file), start=1):
     if b"\0" in line:
-      raise InputError(
-        f"{name} is a binary file: line {number} holds a zero byte. Leave it out."
-      )
+      raise InputError(f"{name} is binary: line {number} has a zero byte. Leave it out.")
     if len(line) > MAX_DOCUMENT_BYTES:
       raise too_long_error(f"{name}, line {number}")
     try:
       text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
       raise InputError(
-        f"{name}, line {number} is not UTF-8: byte {short_repr(line[error.start])} at "
-        f"{error.start} of the line. Convert it: iconv -f ISO-8859-1 -t UTF-8."
+        f"{name}, line {number} is not UTF-8 at byte {error.start}. Convert it with iconv."
       ) from error
     yield number, text
 

@@ -85,17 +85,13 @@ def _builder(name: str):
     import tensorflow_datasets as tfds
     import tensorflow_datasets.text
   except ImportError as error:
-    raise InputError(
-      f"tfds: needs tensorflow-datasets ({error}). Install requirements.txt."
-    ) from error
+    raise InputError(f"Cannot import TFDS ({error}). Install requirements.txt.") from error
   try:
     if (pathlib.Path(name) / "dataset_info.json").is_file():
       return tfds.builder_from_directory(name)
     return tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
   except tfds.core.DatasetNotFoundError as error:
-    raise InputError(
-      f"There is no dataset {name!r} in TFDS. Name the folder of your own: tfds:FOLDER."
-    ) from error
+    raise InputError(f"TFDS has no dataset {name!r}. Name yours as tfds:FOLDER.") from error
   except (ValueError, RuntimeError) as error:
     text = " ".join(str(error).split())[:300]
     raise InputError(f"tfds:{name} cannot be opened: {text}") from error
@@ -107,10 +103,8 @@ def _data_source(name: str, split: str):
   if kind not in ("array_record", "parquet"):
     data_dir = builder.data_path.parents[2 if builder.builder_config else 1]
     raise InputError(
-      f"Expected tfds:{name} prepared as array_record in {builder.data_path}; found "
-      f"{kind}. Set TFDS_DATA_DIR, or prepare it once in another environment: pip install "
-      f"tensorflow-datasets tensorflow apache-beam && tfds build {name} "
-      f"--file_format=array_record --data_dir={data_dir}."
+      f"{builder.data_path} holds {kind}, not array_record. Set TFDS_DATA_DIR, or run with "
+      f"TensorFlow: tfds build {name} --file_format=array_record --data_dir={data_dir}."
     )
   try:
     return builder.as_data_source(split)
@@ -126,9 +120,7 @@ def _plain(value: Any, where: str) -> Any:
     try:
       return value.decode("utf-8")
     except UnicodeDecodeError as error:
-      raise InputError(
-        f"{where} holds text that is not UTF-8 ({error}). Prepare it again."
-      ) from error
+      raise InputError(f"{where} is not UTF-8 ({error}). Prepare it again.") from error
   if isinstance(value, dict):
     return {name: _plain(part, where) for name, part in value.items()}
   if isinstance(value, np.ndarray):

@@ -82,8 +82,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
       found = parse_labels(listed, labels, numbers, field="label", where=where)
       if len(set(found)) < len(found) and not any(isinstance(x, str) for x in listed):
         raise InputError(
-          f"{where}: label is {short_repr(listed)}, which has a number twice. List the "
-          "classes of the sentence, not 0 or 1 for each class."
+          f"{where}: label {short_repr(listed)} repeats a number. List those that apply."
         )
       label: float | list[bool] = [number in found for number in range(len(labels))]
     else:
@@ -230,9 +229,7 @@ def parse_label(
     return named.index(True)
   if any(named):
     same = ", ".join(name for name, found in zip(labels, named, strict=True) if found)
-    raise InputError(
-      f"{document.where}: {field} is {short_repr(value)}, which may be any of {same}."
-    )
+    raise InputError(f"{document.where}: {field} {short_repr(value)} may be any of {same}.")
   # If class names are numbers, labels match by value, never by index. If they are true and
   # false, 1 would mean both.
   indexed = not any(of_name is not None for of_name in numbers)

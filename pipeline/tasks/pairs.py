@@ -48,10 +48,7 @@ def texts(document: Document, settings: DatasetSettings) -> list[str]:
   found = [text_in(document, field) for field in fields]
   for field, text in zip(fields, found, strict=True):
     if not text.strip():
-      raise InputError(
-        f"{document.where}: {field} is {short_repr(text)}; expected words. Remove the "
-        "record, or fill the field."
-      )
+      raise InputError(f"{document.where}: {field} is {short_repr(text)}; expected words.")
   return found
 
 
@@ -76,10 +73,7 @@ def _record(parts: list[list[int]], document: Document, encoder: Encoder) -> Rec
   limit, where = encoder.settings.max_sequence_length, document.where
   if not all(parts):
     number = next(i for i, part in enumerate(parts) if not part)
-    raise InputError(
-      f"{where}: text {number + 1} of {len(parts)} has no token that the tokenizer keeps. "
-      "Remove the record."
-    )
+    raise InputError(f"{where}: text {number + 1} has no tokens. Remove the record.")
   room = limit - _SPECIAL_TOKENS * len(parts)
   if (length := sum(map(len, parts))) > room:
     encoder.count_too_long(
@@ -89,10 +83,7 @@ def _record(parts: list[list[int]], document: Document, encoder: Encoder) -> Rec
       choices="truncate",
     )
     if room < len(parts):
-      raise InputError(
-        f"{where}: {len(parts)} texts need at least {3 * len(parts)} tokens; "
-        f"max_sequence_length is {limit}. Set more."
-      )
+      raise InputError(f"{where} needs max_sequence_length {3 * len(parts)}, not {limit}.")
     glue.shorten(parts, room)
   encoder.tally["documents_used"] += 1
   label = 0 if encoder.settings.task == "pairs" else _score(document)
@@ -104,8 +95,7 @@ def _score(document: Document) -> float:
   value = glue.parse_label(document, (), field="score")
   if abs(value) > 1:
     raise InputError(
-      f"{document.where}: score is {value:g}; expected -1 to 1, like a cosine. Divide all "
-      "scores by the largest."
+      f"{document.where}: score is {value:g}; expected -1 to 1. Divide all by the largest."
     )
   return value
 

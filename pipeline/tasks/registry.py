@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from packing import InputError
-from packing.errors import short_repr
+from packing.errors import check, short_repr
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
@@ -124,10 +124,7 @@ class Task:
     columns = settings.column_names()
     known = (*self.fields, *self.optional)
     for field, _ in columns:
-      if field not in known:
-        raise InputError(
-          f"columns names {short_repr(field)}; {settings.task} has only {', '.join(known)}."
-        )
+      check(field in known, "A field in columns", field, f"one of {', '.join(known)}")
     named = tuple(field for field, _ in columns if field in self.optional)
     optional = tuple(field for field in self.optional if field not in named)
     return DocumentFields(
@@ -147,11 +144,8 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
   Raises:
     InputError: there is no such task, or the settings do not fit it.
   """
-  task = TASKS.get(settings.task)
-  if task is None:
-    raise InputError(
-      f"There is no task {short_repr(settings.task)}; expected one of {', '.join(TASKS)}."
-    )
+  check(settings.task in TASKS, "task", settings.task, f"one of {', '.join(TASKS)}")
+  task = TASKS[settings.task]
   if not settings.too_long:
     settings = dataclasses.replace(settings, too_long=task.too_long[0])
   if settings.held_out_source:

@@ -96,9 +96,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Windo
   seen: set[str] = set()
   for document in shard.documents:
     if (name := str(document.fields["id"])) in seen:
-      raise InputError(
-        f"{document.where}: the id {short_repr(name)} occurs twice. Make ids differ."
-      )
+      raise InputError(f"{document.where}: the id {short_repr(name)} occurs twice.")
     seen.add(name)
     texts(document, encoder.settings)  # raises
     yield from _windows(document, *_answers(document), encoder)
@@ -184,21 +182,17 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
     start = int(given["answer_start"][0]) if answers else 0
   except (TypeError, LookupError, ValueError, OverflowError) as error:
     raise InputError(
-      f'{where}: answers is {short_repr(given)}; expected {{"text": [...], "answer_start": '
-      "[...]}}."
+      f"{where}: answers is {short_repr(given)}; expected lists text and answer_start."
     ) from error
   if not answers:
     return [], None
   answer = answers[0]
   if not answer.strip():
-    raise InputError(
-      f"{where}: the answer is {short_repr(answer)}; expected words, or an empty list."
-    )
+    raise InputError(f"{where}: the answer is {short_repr(answer)}; expected words or [].")
   text = document.fields["context"][start : start + len(answer)]
   if start < 0 or text != answer:
     raise InputError(
-      f"{where}: the answer {short_repr(answer)} is not at {start}; found "
-      f"{short_repr(text)}."
+      f"{where}: answer {short_repr(answer)} is not at {start}; found {short_repr(text)}."
     )
   return answers, (start, start + len(answer))
 

@@ -40,9 +40,7 @@ def words_of(document: Document) -> list[str]:
   words = document.fields["tokens"]
   words = words.split() if isinstance(words, str) else words
   if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-    raise InputError(
-      f"{document.where}: tokens is {short_repr(words)}; expected a list of words."
-    )
+    raise InputError(f"{document.where}: tokens is {short_repr(words)}; expected words.")
   return words
 
 
@@ -65,9 +63,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Tagge
     words, tags = words_of(document), document.fields["tags"]
     if not isinstance(tags, list) or len(tags) != len(words):
       found = f"{len(tags)} tags" if isinstance(tags, list) else f"tags {short_repr(tags)}"
-      raise InputError(
-        f"{document.where} has {len(words)} tokens and {found}. Give each token a tag."
-      )
+      raise InputError(f"{document.where} has {found} for {len(words)} tokens.")
     labels = glue.parse_labels(tags, names, numbers, field="tag", where=document.where)
     yield from _windows(document, words, labels, encoder)
 
@@ -106,8 +102,7 @@ def _windows(
   if is_first.sum() < len(words):
     word = words[np.setdiff1d(np.arange(len(words)), owners)[0]]
     raise InputError(
-      f"{document.where}: the tokenizer keeps nothing of the word {short_repr(word)}. "
-      "Leave it out, with its tag."
+      f"{document.where}: the word {short_repr(word)} has no tokens. Omit it and its tag."
     )
   encoder.tally["documents_used"] += 1
   room = encoder.settings.max_sequence_length - _SPECIAL_TOKENS
@@ -150,8 +145,7 @@ def of_words(
     shape = np.shape(output)
     if len(shape) != 2 or shape[0] != len(labels) or not np.isfinite(output).all():
       raise ValueError(
-        f"The output of a window has the shape {shape}; expected finite logits of "
-        f"{len(labels)} tokens."
+        f"An output has shape {shape}; expected finite logits of {len(labels)} tokens."
       )
   marks = np.concatenate([np.asarray(labels) for labels in token_labels])
   return marks[marks >= 0], np.concatenate(outputs)[marks >= 0]
