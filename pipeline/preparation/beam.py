@@ -37,7 +37,7 @@ class BeamRunner:
       import apache_beam.options.pipeline_options
     except ImportError as error:
       raise InputError(
-        f"--runner needs Beam ({error}): pip install -c requirements.lock -e '.[beam]'"
+        f'--runner needs Beam ({error}): pip install -c requirements.lock -e ".[beam]"'
       ) from error
     self.beam = beam
     try:

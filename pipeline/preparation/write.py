@@ -260,5 +260,5 @@ def _check_enough(preparation: Preparation, counts: dict):
       others = " or ".join(filter(None, ("`documents`", "held_out_fraction", task.filter)))
       raise InputError(
         f"{settings.source} had {counts[TRAIN]['documents']} usable documents and held out "
-        f"{counts[HELD_OUT]['documents']}; expected {least}. Give more, or change {others}."
+        f"{counts[HELD_OUT]['documents']}; expected {least} each. Add more or set {others}."
       )

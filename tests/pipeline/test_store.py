@@ -54,7 +54,7 @@ def test_tokens_stay_on_disk(tmp_path):
 def test_a_file_that_is_not_a_store_is_refused(tmp_path, content):
   path, message = tmp_path / "s.arrow", "Expected an Arrow file of sequences"
   if content == "table":
-    message = r"has the columns \['text'\]; expected \['input_ids'"
+    message = r"has columns \['text'\]; expected \['input_ids'"
     table = pa.table({"text": ["a"]})
     with pa.ipc.new_file(path, table.schema) as writer:
       writer.write_table(table)

@@ -144,7 +144,7 @@ def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, t
   path = rows_file(tmp_path / "a.json", [{"data": [{"paragraphs": paragraphs}]}])
   found = read(path, "squad", tokenizer)
   assert [(e.id, len(e.sequences)) for e in found] == [("x", 1), ("y", 1), ("empty", 0)]
-  with pytest.raises(InputError, match=r"is read as SQuAD's JSON, for the task squad"):
+  with pytest.raises(InputError, match=r"is read as SQuAD's JSON. Give JSON lines"):
     read(path, "glue/qnli", tokenizer)
   qas[1]["id"] = "x"
   rows_file(path, [{"data": [{"paragraphs": paragraphs}]}])
@@ -154,11 +154,8 @@ def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, t
 
 def test_settings_are_checked_at_once_and_examples_come_one_by_one(tmp_path, tokenizer):
   for settings, message in (
-    (settings_of("glue/cola"), "There is no data source"),
-    (
-      settings_of("glue/cola", columns="text=a"),
-      "columns names 'text'; glue/cola has",
-    ),
+    (settings_of("glue/cola"), "There is no .*; expected a file"),
+    (settings_of("glue/cola", columns="text=a"), "in columns is 'text'; expected one of"),
   ):
     with pytest.raises(InputError, match=message):
       read_examples("no such file", settings, tokenizer)

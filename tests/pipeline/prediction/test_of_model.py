@@ -66,5 +66,5 @@ def test_columns_are_added_to_those_of_the_run():
 
 def test_cased_word_pieces_are_refused(tmp_path):
   (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-  with pytest.raises(InputError, match="is cased, but text is lower-cased"):
+  with pytest.raises(InputError, match="is cased; text is lower-cased"):
     open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY), lowercase=False))

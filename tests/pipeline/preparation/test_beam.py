@@ -85,7 +85,7 @@ def test_several_processes_give_the_same_bytes_though_one_is_killed(
   ("runner", "text", "status", "message"),
   [
     ("DirectRunner", b"a\n\nb\ncaf\xe9\n", 1, "line 4 is not UTF-8"),
-    ("NoRunner", b"a.\n\nb.\n", 2, "Beam cannot create the runner 'NoRunner'"),
+    ("NoRunner", b"a.\n\nb.\n", 2, "Beam cannot run 'NoRunner'"),
     ("DirectRunner", b"a.\n\nb.\n", 1, "division by zero"),
   ],
 )

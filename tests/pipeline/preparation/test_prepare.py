@@ -187,7 +187,9 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
   os.utime(source, ns=(0, 10**18))  # as of a copy
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
   source.write_text(source.read_text() + "\n\nOne more. And more.")
-  with pytest.raises(packing.InputError, match=r"prepared from 1 files with [\d,]+ bytes"):
+  with pytest.raises(
+    packing.InputError, match=r"had 1 files with [\d,]+ bytes; now 1 with"
+  ):
     prepare(tmp_path / "d", chosen)
   source.unlink()
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest

@@ -26,22 +26,22 @@ def damaged_parquet(path):
 
 # The name of a file; its content, a table's columns, or what writes it; the message.
 BAD_TEXT = {
-  "empty": ("a.txt", b" \n\n \n", "{path} gave 0 documents to train on and 0 to"),
-  "only marks": ("a.txt", b"?\n\n!\n", "expected at least 2 each"),
+  "empty": ("a.txt", b" \n\n \n", "{path} had 0 usable documents and held out 0"),
+  "only marks": ("a.txt", b"?\n\n!\n", "expected 2 each"),
   "one line": ("a.txt", one_gigabyte_line, "line 1: a document has more than 16,777,216"),
-  "binary": ("a.txt", bytes(range(256)) * 9, "is a binary file"),
-  "utf-8": ("a.txt", b"a\n\nb\ncaf\xe9\n", "line 4 is not UTF-8: byte 233 at 3"),
+  "binary": ("a.txt", bytes(range(256)) * 9, "a.txt is binary: line 1 has a zero byte"),
+  "utf-8": ("a.txt", b"a\n\nb\ncaf\xe9\n", "line 4 is not UTF-8 at byte 3"),
 }
 BAD_FILES = {
   "numbers for text": ("a.parquet", {"text": [1, 2]}, "is int64; expected text"),
   "tokens for text": ("a.parquet", {"text": [[1], [2]]}, "or the task tokens"),
-  "no parquet": ("a.parquet", b"PAR1 no", "is not a valid .parquet file"),
+  "no parquet": ("a.parquet", b"PAR1 no", "is not valid .parquet"),
   "damaged": ("a.parquet", damaged_parquet, "is damaged after record"),
-  "no arrow": ("a.arrow", b"no arrow", "is not a valid .arrow file"),
+  "no arrow": ("a.arrow", b"no arrow", "is not valid .arrow"),
   "a list": ("a.jsonl", b"[1]\n", "line 1 holds a list"),
   "no field": ("a.jsonl", b'{"txt": "a"}\n', "line 1 has no 'text'; found 'txt'"),
   "a number": ("a.jsonl", b'{"text": 3}\n', "text is 3; expected text"),
-  "squad": ("a.json", b'{"data": 3}', "for the task squad"),
+  "squad": ("a.json", b'{"data": 3}', "is read as SQuAD's JSON. Give JSON lines"),
 }
 
 
@@ -72,14 +72,11 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
   [
     (["--out=/proc/here/d"], "The dataset cannot be written"),
     (["--out={corpus}"], "is not a prepared dataset"),
-    (
-      ["--source=stdlib", "--task=glue/cola"],
-      "Source stdlib has text alone; the task needs",
-    ),
-    (["--task=glue/nope"], "There is no task 'glue/nope'; expected one of pretraining"),
-    (["--columns=label=x"], "columns names 'label'; pretraining has only text"),
+    (["--source=stdlib", "--task=glue/cola"], "stdlib is text; the task needs sentence"),
+    (["--task=glue/nope"], "task is 'glue/nope'; expected one of pretraining"),
+    (["--columns=label=x"], "A field in columns is 'label'; expected one of text"),
     (["--columns=x"], "expected FIELD=NAME"),
-    (["--documents=start:("], "not a regular expression"),
+    (["--documents=start:("], "not a regex"),
     (["--max-sequence-length=4"], "max_sequence_length is 4; expected at least 5"),
     (["--task=text", "--vocab-file=", "--vocab-size=256"], "at least 257 for text"),
     (["--min-words=4"], "min_words is 4; expected 0 for pretraining"),

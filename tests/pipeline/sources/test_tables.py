@@ -73,13 +73,13 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
 @pytest.mark.parametrize(
   ("name", "content", "message"),
   [
-    ("a.csv", 'a,text\n1,b\n2,"b" c\n', r"line 3 is not valid CSV .*Write it with csv or"),
+    ("a.csv", 'a,text\n1,b\n2,"b" c\n', r"line 3 is not CSV .*Write it as .jsonl"),
     ("a.csv", "a,text\n1,b\n\n2,b,c\n", r"record 1 has 3 columns; expected 2"),
     ("a.csv", "text,a,text\nb,1,c\n", r"has several columns 'text'"),
     ("a.tsv", "", r"a\.tsv is empty; expected a line for each record"),
-    ("a.csv", "text\na\nb\0\n", r"binary file: line 3 holds a zero byte"),
-    ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8: byte 233"),
-    ("a.tsv", 'text\na\n"b\nc"\n', r"line 3: a field in quotes ends in line 4"),
+    ("a.csv", "text\na\nb\0\n", r"is binary: line 3 has a zero byte"),
+    ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8 at byte 0"),
+    ("a.tsv", 'text\na\n"b\nc"\n', r"a field in quotes spans lines 3 to 4"),
     ("a.tsv", "a\ttext\n1\tb\rc\n", r"record 1 has 1 columns; expected 2"),
     ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .conll, .csv"),
   ],

@@ -78,12 +78,12 @@ def test_partitions_of_a_tfds_split_make_the_split(data_dir, tmp_path, monkeypat
 @pytest.mark.parametrize(
   ("spec", "task", "message"),
   [
-    ("tfds:glue/qqp", "glue/qqp", r"found nothing\..*tfds build glue/qqp --file_format="),
+    ("tfds:glue/qqp", "glue/qqp", r"holds nothing, .*tfds build glue/qqp --file_format="),
     ("tfds:no_such", "text", r"no dataset 'no_such'"),
     ("tfds:glue/zzz", "glue/cola", r"BuilderConfig zzz not found"),
     ("tfds:glue/cola#dev", "glue/cola", r"no split 'dev'; found .*train"),
     ("tfds:glue/cola", "squad", r"no 'id'; found .*sentence"),
-    ("tfds:{}/tfrecord", "squad", r"found tfrecord\..*prepare it once.*tfds build"),
+    ("tfds:{}/tfrecord", "squad", r"holds tfrecord, .*or run with TensorFlow: tfds build"),
   ],
 )
 def test_tfds_that_cannot_be_read_says_what_to_do(data_dir, spec, task, message):

@@ -97,7 +97,7 @@ def test_a_users_classes_have_names_and_sentences_may_be_pairs(make):
 @pytest.mark.parametrize(
   ("task", "settings", "message"),
   [
-    ("classification", {}, r"rows.jsonl has only the class '0'; expected at least two"),
+    ("classification", {}, r"rows.jsonl has only the class '0'; expected several"),
     ("classification", {"labels": "a,b,a"}, r"expected different names"),
     ("classification", {"labels": "a,,b"}, r"expected different names"),
     ("glue/cola", {"labels": "a,b"}, r"labels is 'a,b'; expected none for glue/cola"),

@@ -49,7 +49,7 @@ def test_columns_of_lists_are_read_by_the_names_of_hugging_face(tmp_path, vocab_
 @pytest.mark.parametrize("row", [[0, 1, 0], [False, True, False], [0.0, 1.0, 0.0]])
 def test_marks_instead_of_classes_are_refused(make, row):
   rows = [row] * 5 + [row[:1]]
-  with pytest.raises(InputError, match=r"has a number twice\. List the classes"):
+  with pytest.raises(InputError, match=r"repeats a number\. List those that apply"):
     make(
       "multi_label", [{"sentence": t, "label": x} for t, x in zip(TEXTS, rows, strict=True)]
     )
@@ -58,7 +58,7 @@ def test_marks_instead_of_classes_are_refused(make, row):
 def test_marks_of_two_classes_are_refused(make):
   rows = [[0, 1], [1, 0], [0, 1]]
   texts = zip(TEXTS, rows, strict=False)
-  with pytest.raises(InputError, match=r"Each label lists all of 0, 1\. List the classes"):
+  with pytest.raises(InputError, match=r"Each label lists all of 0, 1\. List only those"):
     make("multi_label", [{"sentence": text, "label": row} for text, row in texts])
 
 

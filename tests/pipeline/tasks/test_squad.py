@@ -97,7 +97,7 @@ def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
 @pytest.mark.parametrize(
   ("row", "message"),
   [
-    (question("bc", start=3), r"the answer 'bc' is not at 3; found 'c,'"),
+    (question("bc", start=3), r"answer 'bc' is not at 3; found 'c,'"),
     (question("", start=0), r"the answer is ''; expected words"),
     (question("bc", asked=None), r"question is None; expected text"),
     *(

@@ -191,11 +191,11 @@ def test_classes_of_sentences_are_found_too(make):
 @pytest.mark.parametrize(
   ("row", "fields", "message"),
   [
-    ({"tags": ["O"]}, {}, r"rows.jsonl, line 2 has 2 tokens and 1 tags"),
-    ({"tags": "O O"}, {}, r"line 2 has 2 tokens and tags 'O O'"),
-    ({"tokens": 7}, {}, r"line 2: tokens is 7; expected a list of words"),
-    ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected a list of words"),
-    ({"tokens": ["a", "\u200b"]}, {}, r"line 2: the tokenizer keeps nothing of .*200b"),
+    ({"tags": ["O"]}, {}, r"rows.jsonl, line 2 has 1 tags for 2 tokens"),
+    ({"tags": "O O"}, {}, r"line 2 has tags 'O O' for 2 tokens"),
+    ({"tokens": 7}, {}, r"line 2: tokens is 7; expected words"),
+    ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected words"),
+    ({"tokens": ["a", "\u200b"]}, {}, r"line 2: the word .*200b' has no tokens"),
     ({"tags": ["O", None]}, {}, r"line 2: tags is .* expected names of classes"),
     (
       {"tags": ["O", -100]},
@@ -224,11 +224,11 @@ def test_a_tag_that_only_held_out_data_has_is_refused(make, tmp_path):
 @pytest.mark.parametrize(
   ("text", "columns", "message"),
   [
-    ("a O\nb\n", "", r"a.conll, line 2 is 'b'; expected a word and its tag"),
-    ("a X O\nb O\n", "tags=2", r"line 2 is 'b O'; expected"),
+    ("a O\nb\n", "", r"a.conll, line 2 lacks a word or tag: 'b'"),
+    ("a X O\nb O\n", "tags=2", r"line 2 lacks a word or tag: 'b O'"),
     ("a X O\n\nb O\n", "", r"a.conll, line 3 has 2 columns; expected 3"),
     ("# text = a\na O\n", "", r"a.conll, line 2 has 2 columns; expected 4"),
-    ("a O\n", "tags=ner", r"columns names 'ner'; expected the number of a column"),
+    ("a O\n", "tags=ner", r"columns has tags='ner'; expected a number"),
   ],
 )
 def test_columns_that_lack_a_tag_are_refused(tmp_path, vocab_file, text, columns, message):
