@@ -106,14 +106,10 @@ def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> n
   is_list = _is_list(column.type)
   if not is_list and not pa.types.is_integer(column.type):
     raise InputError(
-      f"{what} is {column.type}; expected lists (of tokens) or integers (lengths). "
-      "Tokenize text first."
+      f"{what} is {column.type}; expected tokens in lists, or lengths. Tokenize text first."
     )
   if column.null_count:
-    raise InputError(
-      f"{what} has {column.null_count} missing values; expected a sequence in each record. "
-      "Drop these records."
-    )
+    raise InputError(f"{what} has {column.null_count} missing values. Drop these records.")
   lengths = pa.compute.list_value_length(column) if is_list else column
   if is_list and "attention_mask" in table.schema.names:
     mask = table.column("attention_mask")

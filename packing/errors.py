@@ -71,12 +71,15 @@ def check_integer(
     number: int | None = operator.index(value)
   except TypeError:
     number = None
-  is_whole = number is not None and not isinstance(value, bool)
-  check(is_whole, name, value, f"a whole number of at least {at_least}{otherwise}")
-  assert number is not None
-  check(number >= at_least, name, value, f"at least {at_least}{otherwise}")
-  check(number <= at_most, name, value, f"at most {at_most}")
-  return number
+  if number is None or isinstance(value, bool):
+    expected = f"a whole number of at least {at_least}{otherwise}"
+  elif number < at_least:
+    expected = f"at least {at_least}{otherwise}"
+  elif number > at_most:
+    expected = f"at most {at_most}"
+  else:
+    return number
+  raise InputError(f"{name} is {short_repr(value)}; expected {expected}.")
 
 
 def as_array(values) -> np.ndarray:

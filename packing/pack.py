@@ -18,7 +18,7 @@ from packing.algorithms.minimum_slack import mbs
 from packing.algorithms.nnls import ennlshp, nnlshp
 from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
-from packing.errors import InputError, check_integer
+from packing.errors import InputError, check, check_integer
 from packing.histogram import Histogram, check_same_lengths
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
@@ -154,14 +154,9 @@ def pack(
 def _count(lengths, max_sequence_length: int | None) -> Histogram:
   if not isinstance(lengths, Histogram):
     if max_sequence_length is None:
-      raise InputError(
-        "Expected max_sequence_length, the longest length allowed, in tokens; found None. "
-        "Pass one, such as max_sequence_length=512."
-      )
+      raise InputError("Lengths need a max_sequence_length in tokens, such as 512.")
     return Histogram.from_lengths(lengths, max_sequence_length=max_sequence_length)
-  if max_sequence_length not in (None, lengths.max_sequence_length):
-    raise InputError(
-      f"max_sequence_length is {max_sequence_length!r}; expected that of the histogram, "
-      f"{lengths.max_sequence_length}. Leave it out; for longer rows, pass row_length."
-    )
+  fits = max_sequence_length in (None, lengths.max_sequence_length)
+  expected = f"that of the histogram, {lengths.max_sequence_length}"
+  check(fits, "max_sequence_length", max_sequence_length, expected)
   return lengths

@@ -96,8 +96,7 @@ class Plan:
     counts = np.asarray(self.repeat_counts).tolist()
     if not counts or len(counts) != len(self.strategies):
       raise InputError(
-        f"Expected a repeat count for each of {len(self.strategies)} strategies, at least "
-        f"one; found {short_repr(counts)}."
+        f"Expected {len(self.strategies)} repeat counts from 1; found {short_repr(counts)}."
       )
     most = self.num_sequences  # this limit keeps all later sums from overflowing
     for count in counts:

@@ -112,8 +112,7 @@ def _lay_out(
   used = int(starts[-1] + counts[-1]) if counts.any() else 0
   if not 0 < used <= row_length:
     raise InputError(
-      f"The sequences of a pack take {used} tokens of a row; expected 1 to {row_length}, "
-      "the row length."
+      f"A pack has {used} tokens; expected 1 to {row_length}, the length of its row."
     )
   if not counts.all():
     raise InputError(
@@ -224,14 +223,10 @@ def lay_out_packs(
   single = {name for name in fields if not as_array(examples[0][name]).ndim}
   if "label" in single and "labels" in fields:
     raise InputError(
-      "Expected label or labels in the examples, found both, which become one field. "
-      "Remove one of them, or give it another name."
+      "Examples have both label and labels, which become one field. Rename one of them."
     )
   if own := sorted(fields & _COMPUTED):
-    raise InputError(
-      f"Examples have a field {own[0]}, which is computed here. Remove it, or give it "
-      "another name."
-    )
+    raise InputError(f"Examples have a field {own[0]}, which is computed here. Rename it.")
   depth = max(map(len, packs))
   if max_sequences is None:
     width = depth
@@ -258,8 +253,7 @@ def _fields_of(
     values = [as_array(example[name]) for example in pack]
     if (found := [len(x) if x.ndim == 1 else x.shape for x in values]) != lengths:
       raise InputError(
-        f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
-        "for each token."
+        f"{name} has {found} values in the sequences of a pack; expected {lengths}."
       )
     padding = IGNORED if name in LABELS else 0
     fields[name] = _filled(f"Values of {name}", values, places, row_length, padding)

@@ -6,7 +6,7 @@ import contextlib
 import math
 
 from packing.algorithms.progress import Progress
-from packing.errors import InputError, short_repr
+from packing.errors import check
 
 WORK_A_SECOND = 2.5e8  # units that a core does, about
 
@@ -22,11 +22,10 @@ def check_effort(effort) -> float:
   """
   if effort is None:
     return math.inf
-  if isinstance(effort, bool) or not isinstance(effort, int | float) or not effort > 0:
-    raise InputError(
-      f"effort is {short_repr(effort)}; expected seconds of a core, such as 10, or None "
-      "for no limit."
-    )
+  is_number = isinstance(effort, int | float) and not isinstance(effort, bool)
+  check(
+    is_number and effort > 0, "effort", effort, "seconds of a core, or None for no limit"
+  )
   return effort * WORK_A_SECOND
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from packing.errors import InputError, check_integer
+from packing.errors import check, check_integer
 from packing.problem import Problem, Solution, Strategy
 
 Groups = list[tuple[int, Strategy]]  # (number of packs, content of each)
@@ -102,8 +102,7 @@ def lpfhp(problem: Problem, *, split_counts: str = "yes") -> Solution:
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, section R and Listing 8.
   """
-  if split_counts not in ("yes", "no"):
-    raise InputError(f'split_counts is {split_counts!r}; expected "yes" or "no".')
+  check(split_counts in ("yes", "no"), "split_counts", split_counts, '"yes" or "no"')
   packs, numbers = _OpenPacks(problem), itertools.count()
   for size, remaining in _long_to_short(problem):
     while remaining:

@@ -12,7 +12,7 @@ import collections
 import numpy as np
 
 from packing.algorithms import heuristics
-from packing.errors import InputError, UnsolvedError, check_integer, short_repr
+from packing.errors import UnsolvedError, check, check_integer
 from packing.problem import Problem, Solution, Strategy
 
 _MEMORY_LIMIT = 2 * 2**30  # bytes of the packing matrix
@@ -50,11 +50,8 @@ def nnlshp(
   References:
     Krell et al., https://arxiv.org/abs/2107.02027, sections 3.1.2, F.4 and F.5.
   """
-  if not (isinstance(residual_weight, int | float) and 0 <= residual_weight < 1e6):
-    raise InputError(
-      f"residual_weight is {short_repr(residual_weight)}; expected a number from 0 to "
-      "below 1e6 (the paper uses 0 to 1)."
-    )
+  fits = isinstance(residual_weight, int | float) and 0 <= residual_weight < 1e6
+  check(fits, "residual_weight", residual_weight, "a number in [0, 1e6), as 0 to 1")
   residual_offset = check_integer("residual_offset", residual_offset, at_least=0)
   strategies = _strategies(problem, 1)
   matrix = _matrix(strategies, problem.capacity)
@@ -217,8 +214,7 @@ def _finish(
   problem: Problem, strategies: np.ndarray, usage: np.ndarray, leftovers: str
 ) -> Solution:
   """Packs the sequences that are left over, and drops slots that stay empty."""
-  if leftovers not in ("pad", "best_fit"):
-    raise InputError(f'leftovers is {leftovers!r}; expected "pad" or "best_fit".')
+  check(leftovers in ("pad", "best_fit"), "leftovers", leftovers, '"pad" or "best_fit"')
   residual = problem.counts - _slots(strategies, usage, problem.capacity)[1:]
   least_squares_residual = residual.tolist()
   chosen = np.flatnonzero(usage)

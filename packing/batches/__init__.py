@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from packing.errors import InputError, check_integer, check_numbers, short_repr
+from packing.errors import InputError, check, check_integer, check_numbers
 from packing.histogram import Histogram
 
 
@@ -124,8 +124,8 @@ class Cost:
 
   def __post_init__(self):
     for name, value in dataclasses.asdict(self).items():
-      if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"{name} is {short_repr(value)}; expected a number, at least 0.")
+      fits = isinstance(value, int | float) and 0 <= value < math.inf
+      check(fits, name, value, "a number, at least 0")
     if not self.linear and not self.quadratic:
       raise InputError("linear and quadratic are 0; expected one of them above 0.")
 

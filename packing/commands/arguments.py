@@ -8,7 +8,7 @@ import ast
 import numpy as np
 
 from packing.commands import inputs
-from packing.errors import InputError, check_integer, short_repr
+from packing.errors import InputError, check, check_integer
 from packing.histogram import (
   MAX_SEQUENCE_LENGTH,
   Histogram,
@@ -131,18 +131,14 @@ def parse_depth(text: str) -> int | None:
     depth = int(text)
   except ValueError:
     depth = 0
-  if depth < 1:
-    raise InputError(
-      f"A depth is {short_repr(text)}; expected a whole number of at least 1, or max."
-    )
+  check(depth >= 1, "A depth", text, "a whole number of at least 1, or max")
   return depth
 
 
 def parse_option(text: str) -> tuple[str, object]:
   """Parses NAME=VALUE; the value is a Python literal, or otherwise a string."""
   name, separator, value = text.partition("=")
-  if not separator or not name.isidentifier():
-    raise InputError(f"--option is {short_repr(text)}; expected NAME=VALUE.")
+  check(bool(separator) and name.isidentifier(), "--option", text, "NAME=VALUE")
   try:
     return name, ast.literal_eval(value)
   except (ValueError, SyntaxError):

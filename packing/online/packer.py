@@ -100,12 +100,7 @@ class OnlinePacker:
     Raises:
       InputError: the length is not a whole number in 1..row_length.
     """
-    length = check_integer("length", length, at_least=1)
-    if length > self._row_length:
-      raise InputError(
-        f"length is {length}; expected 1 to row_length={self._row_length}. Truncate it, "
-        "or pass a larger row_length."
-      )
+    length = check_integer("length", length, at_least=1, at_most=self._row_length)
     bisect.insort(self._waiting, (length, -self._arrivals, name), key=_no_name)
     self._arrivals += 1
     closed: list[list] = []

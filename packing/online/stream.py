@@ -92,8 +92,7 @@ class StreamPacker:
       rows = make_rows([pack], self._row_length, max_sequences=self._width)
       if "sequence_mask" in rows and self._width is None:
         raise InputError(
-          "Examples have single values, which need a fixed number of places in a row. Pass "
-          "max_sequences_per_pack."
+          "Examples have single values, which need places. Pass max_sequences_per_pack."
         )
       yield {name: x[0] for name, x in self._same_types(rows).items()}
 
@@ -122,8 +121,7 @@ class StreamPacker:
     for name in OnlinePacker.OPTIONS:
       if before[name] != now[name]:
         raise InputError(
-          f"The state was saved with {name}={before[name]}; this is {now[name]}. Resume "
-          "with the same options."
+          f"The state has {name}={before[name]}; this is {now[name]}. Pass the same."
         )
     held = {number: decode(example) for number, example in state["held"]}
     ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])

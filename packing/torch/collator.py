@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import packing
-from packing.errors import InputError, check_integer, short_repr
+from packing.errors import InputError, check, check_integer
 from packing.row import IGNORED, SameTypes, lay_out_packs
 
 # Models of transformers that count positions from `pad_token_id + 1` on.
@@ -78,17 +78,12 @@ class PackedCollator:
   def __post_init__(self):
     for name in ("row_length", "length_multiple"):
       check_integer(name, getattr(self, name), at_least=1)
-    if self.attention not in ("mask", "flash"):
-      raise InputError(
-        f"attention is {short_repr(self.attention)}; expected 'mask' or 'flash'."
-      )
+    attentions = ("mask", "flash")
+    check(self.attention in attentions, "attention", self.attention, "'mask' or 'flash'")
     if self.attention == "flash" and self.window is not None:
       raise InputError("window is for masks; FlashAttention gets it from the model.")
-    if not getattr(self.dtype, "is_floating_point", False):
-      raise InputError(
-        f"dtype is {short_repr(self.dtype)}; expected that of the model, such as "
-        "torch.bfloat16."
-      )
+    is_float = getattr(self.dtype, "is_floating_point", False)
+    check(is_float, "dtype", self.dtype, "that of the model, such as torch.bfloat16")
 
   @classmethod
   def of(
@@ -243,11 +238,8 @@ class PackedCollator:
 
 def _of_model(config: Any, longest: int) -> dict[str, Any]:
   """The collator's options for a model of transformers and sequences up to a length."""
-  if not hasattr(config, "model_type"):
-    raise InputError(
-      f"model_config is {short_repr(config)}; expected the config of a model of "
-      "transformers, such as model.config."
-    )
+  expected = "the config of a model of transformers, such as model.config"
+  check(hasattr(config, "model_type"), "model_config", config, expected)
   pad_id = getattr(config, "pad_token_id", None)
   pad_id = 0 if pad_id is None or pad_id < 0 else pad_id
   first = pad_id + 1 if config.model_type in _COUNT_FROM_PAD else 0

@@ -318,7 +318,7 @@ def test_padded_sequences_are_refused(tmp_path, kind):
 @pytest.mark.parametrize("values", [["a b"], [None], [0.5]])
 def test_input_ids_that_are_not_lists_are_refused(tmp_path, values):
   write(tmp_path / "x.parquet", table(input_ids=values, attention_mask=[[1, 1]]))
-  with pytest.raises(packing.InputError, match=r"Column 'input_ids' .* expected lists"):
+  with pytest.raises(packing.InputError, match=r"Column 'input_ids' .* expected tokens in"):
     read(tmp_path / "x.parquet")
 
 

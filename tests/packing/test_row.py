@@ -27,9 +27,9 @@ def test_a_pack_may_be_any_iterable_of_sequences_with_a_length():
 @pytest.mark.parametrize(
   ("sequences", "message"),
   [
-    ([[1, 2, 3], [4, 5]], "take 5 tokens of a row; expected 1 to 4"),
-    ([], "take 0 tokens"),
-    ([[]], "take 0 tokens"),
+    ([[1, 2, 3], [4, 5]], "A pack has 5 tokens; expected 1 to 4"),
+    ([], "A pack has 0 tokens"),
+    ([[]], "A pack has 0 tokens"),
     ([[1], [], [2]], r"have \[1, 0, 1\] tokens; expected at least one in each"),
     ([[0.5]], "Tokens are float64; expected integers"),
   ],
@@ -126,7 +126,7 @@ def test_numbers_of_sequences_have_one_type_in_all_rows():
   [
     ({"number": 2**40}, {"number": 1}, "Values of number hold 1099511627776; expected"),
     ({"places": [1, 2**33]}, {"places": [1, 2]}, "Values of places hold 8589934592"),
-    ({"label": 1, "labels": [1, 2]}, {"label": 1, "labels": [1, 2]}, "found both"),
+    ({"label": 1, "labels": [1, 2]}, {"label": 1, "labels": [1, 2]}, "have both label"),
     ({"label": 1}, {"label": [1, 2]}, r"label is \[1, 2\]; expected one number in every"),
   ],
 )

@@ -133,9 +133,12 @@ def test_what_cannot_be_packed_is_refused():
 @pytest.mark.parametrize(
   ("columns", "message"),
   [
-    ({"input_ids": ["words"]}, "'input_ids' of the dataset is string; expected lists"),
-    ({"input_ids": [None]}, "'input_ids' of the dataset is null; expected lists"),
-    ({"input_ids": []}, "'input_ids' of the dataset is null; expected lists"),
+    (
+      {"input_ids": ["words"]},
+      "'input_ids' of the dataset is string; expected tokens in",
+    ),
+    ({"input_ids": [None]}, "'input_ids' of the dataset is null; expected tokens in"),
+    ({"input_ids": []}, "'input_ids' of the dataset is null; expected tokens in"),
     ({"input_ids": [[1], None]}, "has 1 missing values"),
     ({"input_ids": [[5, 6, 0]], "attention_mask": [[1, 1, 0]]}, "padding=False"),
   ],
