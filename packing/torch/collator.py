@@ -19,6 +19,12 @@ _COUNT_FROM_PAD = (
   *("luke", "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta"),
   *("xlm-roberta-xl", "xmod"),
 )
+# Models of transformers that mix sequences by other layers than attention, or that count
+# positions themselves.
+_DO_NOT_FIT = (
+  *("bart", "blenderbot", "blenderbot-small", "convbert", "fnet", "mbart", "mobilebert"),
+  *("mra", "mvp", "nystromformer", "pegasus", "rwkv", "trocr"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,6 +246,11 @@ def _of_model(config: Any, longest: int) -> dict[str, Any]:
   """The collator's options for a model of transformers and sequences up to a length."""
   expected = "the config of a model of transformers, such as model.config"
   check(hasattr(config, "model_type"), "model_config", config, expected)
+  if config.model_type in _DO_NOT_FIT:
+    raise InputError(
+      f"{config.model_type} mixes the sequences of a row, or counts positions itself. "
+      "Choose another model."
+    )
   pad_id = getattr(config, "pad_token_id", None)
   pad_id = 0 if pad_id is None or pad_id < 0 else pad_id
   first = pad_id + 1 if config.model_type in _COUNT_FROM_PAD else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,19 +20,21 @@ class PackedIterableDataset(IterableDataset):
   """Packs examples as they arrive; its items are packs, for `PackedCollator`.
 
   Each rank and worker reads its shard of the stream, which is every n-th example if there
-  are n shards. Each example appears in exactly one pack. The end of the stream closes all
-  open packs.
+  are n shards. So each of them needs the whole stream: one that shares out its own examples
+  is refused where that shows. Each example appears in exactly one pack. The end of the
+  stream closes all open packs.
 
   `state_dict` and `load_state_dict` resume exactly, in this process or in workers under
-  torchdata's `StatefulDataLoader`. The state holds the examples of open packs. If the
-  stream has methods of these names, its state is saved and loaded too; otherwise the stream
-  is read again up to the same example.
+  torchdata's `StatefulDataLoader`. The state is that of the newest iterator, and holds the
+  examples of open packs. If the stream has methods of these names, its state is saved and
+  loaded too; otherwise the stream is read again up to the same example.
 
   Args:
     stream: examples, in the same order each time.
     row_length: tokens of a row; a longer example is an error.
     rank, world_size: those of this process; by default, those of `torch.distributed` if it
-      is initialised.
+      is initialised. Accelerate and transformers' `Trainer` share out batches themselves:
+      there pass 0 and 1.
     options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.
 
   Raises:
@@ -63,18 +66,28 @@ class PackedIterableDataset(IterableDataset):
     self._copied_in = 0, 1  # the rank of the process that a spawned worker comes from
     self._options = {"row_length": row_length, **options}
     self._resume: dict[str, Any] | None = None
-    self._start()
+    self._at = _Place(StreamPacker(**self._options))  # of the newest iterator
+    self._was_read = False
 
-  def _start(self):
-    self._packer = StreamPacker(**self._options)
-    self._seen, self._ended = 0, False  # examples read, over all shards
+  def set_epoch(self, epoch: int):
+    """Sets the epoch of a stream that has one, by which it shuffles."""
+    if hasattr(self._stream, "set_epoch"):
+      self._stream.set_epoch(epoch)
 
   def _ranks(self) -> tuple[int, int]:
     """The rank of this process, or of the one that started it, and how many there are."""
+    if self._given is not None:
+      return self._given
+    accelerate = sys.modules.get("accelerate")
+    shared = accelerate.PartialState._shared_state if accelerate else {}
+    if shared.get("num_processes", 1) > 1:
+      raise InputError(
+        "Accelerate and Trainer share out batches themselves. Pass rank=0, world_size=1."
+      )
     distributed = torch.distributed
-    if self._given is None and distributed.is_available() and distributed.is_initialized():
+    if distributed.is_available() and distributed.is_initialized():
       return distributed.get_rank(), distributed.get_world_size()
-    return self._given or self._copied_in
+    return self._copied_in
 
   def __getstate__(self) -> dict[str, Any]:
     return self.__dict__ | {"_copied_in": self._ranks()}
@@ -86,50 +99,66 @@ class PackedIterableDataset(IterableDataset):
     workers = worker.num_workers if worker else 1
     return rank * workers + (worker.id if worker else 0), ranks * workers
 
+  def _check_stream(self):
+    worker, stream = get_worker_info(), self._stream
+    shared = worker is not None and worker.num_workers > 1
+    if hasattr(stream, "num_shards"):  # a Hugging Face stream
+      if shared or getattr(stream, "_distributed", None) is not None:
+        raise InputError(
+          f"The stream is a {type(stream).__name__}, which shares out its examples itself, "
+          "so some would be lost. Use packing.datasets.pack_iterable_dataset."
+        )
+    elif shared and isinstance(stream, IterableDataset):
+      raise InputError(
+        f"The stream is a {type(stream).__name__}, which may share out its examples among "
+        "workers. Use one worker, or a stream that is no IterableDataset."
+      )
+    if self._was_read and iter(stream) is stream:
+      raise InputError("The stream is an iterator, which was read. Give a new one.")
+
   def __iter__(self) -> Iterator[list[Any]]:
     own, shards = self._shard()
-    worker = get_worker_info()
-    shared = worker is not None and worker.num_workers > 1
-    shared = shared or getattr(self._stream, "_distributed", None) is not None
-    if shared and hasattr(self._stream, "num_shards"):  # a Hugging Face stream
-      raise InputError(
-        f"The stream is a {type(self._stream).__name__}, which shares out its examples "
-        "itself, so some would be lost. Use packing.datasets.pack_iterable_dataset."
-      )
-    self._start()
+    self._check_stream()
+    self._at = at = _Place(StreamPacker(**self._options))
     examples: Iterable[Any] = self._stream
+    start = None  # to which a stream returns after an epoch that was resumed
     if (state := self._resume) is not None:
-      self._restore(state)
-      if self._ended:
+      self._restore(at, state)
+      if at.ended:
         pass  # the next epoch reads the stream from its start
       elif state["stream"] is not None:
+        start = self._stream.state_dict()  # type: ignore[attr-defined]
         self._stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
       else:
-        examples = itertools.islice(iter(self._stream), self._seen, None)
+        examples = itertools.islice(iter(self._stream), at.seen, None)
       self._resume = None  # a state that is refused stays loaded
-    yield from self._packer.take()
-    if self._ended:
-      return
-    for example in examples:
-      number = self._seen
-      self._seen += 1
-      if number % shards == own:
-        self._packer.add(example)
-        yield from self._packer.take()
-    self._ended = True
-    self._packer.flush()
-    yield from self._packer.take()
+    yield from at.packer.take()
+    if not at.ended:
+      self._was_read = True
+      for example in examples:
+        number = at.seen
+        at.seen += 1
+        if number % shards == own:
+          at.packer.add(example)
+          yield from at.packer.take()
+      at.ended = True
+      at.packer.flush()
+      yield from at.packer.take()
+    if start is not None:
+      self._stream.load_state_dict(start)  # type: ignore[attr-defined]
+    if self._at is at:
+      self._at = _Place(StreamPacker(**self._options))  # that of the next epoch
 
   def state_dict(self) -> dict[str, Any]:
     """The position between two packs; plain data if examples and the stream's state are."""
     if self._resume is not None:  # a loaded state, and no pack yielded since
       return self._resume
-    stream = getattr(self._stream, "state_dict", None)
+    stream = getattr(self._stream, "state_dict", None) if self._at.seen else None
     return {
       "shard": list(self._shard()),
-      "seen": self._seen,
-      "ended": self._ended,
-      "packs": self._packer.state(),
+      "seen": self._at.seen,
+      "ended": self._at.ended,
+      "packs": self._at.packer.state(),
       "stream": stream() if stream else None,
     }
 
@@ -143,12 +172,24 @@ class PackedIterableDataset(IterableDataset):
       raise InputError("Expected a state of PackedIterableDataset, found another.")
     self._resume = state
 
-  def _restore(self, state: dict[str, Any]):
+  def _restore(self, at: _Place, state: dict[str, Any]):
     shard = list(self._shard())
     if state["shard"] != shard:
       raise InputError(
         f"The state is of shard {state['shard'][0]} of {state['shard'][1]}; this is shard "
         f"{shard[0]} of {shard[1]}. Resume with as many ranks and workers."
       )
-    self._packer.restore(state["packs"])
-    self._seen, self._ended = state["seen"], state["ended"]
+    stream = state["stream"]
+    saved = stream.get("epoch") if isinstance(stream, dict) else None
+    if saved is not None and saved != getattr(self._stream, "epoch", saved):
+      raise InputError(f"The state is of epoch {saved}. Call set_epoch({saved}) first.")
+    at.packer.restore(state["packs"])
+    at.seen, at.ended = state["seen"], state["ended"]
+
+
+class _Place:
+  """Where an iterator is."""
+
+  def __init__(self, packer: StreamPacker):
+    self.packer = packer
+    self.seen, self.ended = 0, False  # examples read, over all shards

@@ -12,7 +12,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from packing import InputError
 from packing.errors import short_repr
@@ -22,7 +22,7 @@ from pipeline.preparation import write
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.document_shards import TRAIN
-from pipeline.sources.partitions import Partition, fingerprint, open_source
+from pipeline.sources.partitions import FilePartition, Partition, fingerprint, open_source
 from pipeline.tasks import glue
 from pipeline.tasks.registry import find_task
 from pipeline.tokenizer import Tokenizer
@@ -71,6 +71,7 @@ def prepare(
   sources = {
     split: open_source(spec, fields) for split, spec in _specs(settings).items() if spec
   }
+  _check_apart(sources)
   for token in task.special_tokens if vocabulary else ():
     vocabulary.id_of(token)  # type: ignore[union-attr]
   if task.names_labels and not settings.labels:
@@ -248,10 +249,24 @@ def _open_same(
   return dataset
 
 
+def _check_apart(sources: Mapping[str, list[Partition]]):
+  """Refuses held-out files that are among those to train on; all of them may be."""
+  files = {
+    split: {
+      path for part in parts if isinstance(part, FilePartition) for path in part.paths
+    }
+    for split, parts in sources.items()
+  }
+  for split in files.keys() - {TRAIN}:
+    both = files[TRAIN] & files[split]
+    if both and files[TRAIN] != files[split]:
+      raise InputError(f"{min(both)} is in the source to train on, too. Move it out.")
+
+
 def _check_sources(
   dataset: PreparedDataset, settings: DatasetSettings, fields: DocumentFields
 ):
-  """Compares names and sizes of the source's files, if they still exist.
+  """Compares names and sizes of the source's files, if they still exist; warns of dates.
 
   The standard library is not compared, since it changes with each patch of Python.
   """
@@ -260,11 +275,20 @@ def _check_sources(
     if specs[split].partition(":")[0] == "stdlib":
       continue
     try:
-      now = fingerprint(open_source(specs[split], fields))
+      partitions = open_source(specs[split], fields)
+      now = fingerprint(partitions)
     except InputError:
       continue  # gone, but a finished dataset does not need it
     if now["sha256"] != before["sha256"]:
       raise InputError(
         f"{specs[split]} had {before['files']} files with {before['bytes']:,} bytes; now "
         f"{now['files']} with {now['bytes']:,}. Name another folder."
+      )
+    written = (dataset.directory / MANIFEST).stat().st_mtime_ns
+    inputs = [entry for partition in partitions for entry in partition.inputs()]
+    if later := [name for name, _, changed in inputs if changed > written]:
+      print(
+        f"WARNING: {later[0]} changed after {dataset.directory} was prepared, which keeps "
+        "what it had. To prepare it again, name another folder.",
+        file=sys.stderr,
       )

@@ -177,6 +177,14 @@ def _split_of(spec: str) -> tuple[str, str]:
 
 
 def _find_files(spec: str) -> list[pathlib.Path]:
+  files = _files_of(spec)
+  for path in files:
+    if compressed.codec(path) and path.with_suffix("") in files:
+      raise InputError(f"{path} is there uncompressed, too. Remove one of them.")
+  return files
+
+
+def _files_of(spec: str) -> list[pathlib.Path]:
   name, split = _split_of(spec)
   path = pathlib.Path(name)
   if path.is_dir():

@@ -13,7 +13,7 @@ from tests.packing.examples import LENGTHS, PLAN, ROW, every_token_once
 from tests.packing.killed import resumed
 
 torch = pytest.importorskip("torch")
-from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset  # noqa: E402
 
 pytestmark = pytest.mark.extra("torch")
 EXAMPLES = [{"input_ids": example["input_ids"]} for example in examples.EXAMPLES]
@@ -256,6 +256,78 @@ def test_workers_know_the_rank_of_their_process(method, tmp_path):
   assert flat(packs[0] + packs[1]) == flat(first_tokens(make_stream()))
 
 
+class Sharing(IterableDataset):
+  """Shares out its examples among workers, as PyTorch's documentation does."""
+
+  def __iter__(self):
+    worker = torch.utils.data.get_worker_info()
+    return iter(EXAMPLES[worker.id :: worker.num_workers])
+
+
+def test_a_stream_that_may_share_out_its_examples_is_refused_with_workers():
+  rows = PackedIterableDataset(Sharing(), **OPTIONS)
+  loader = DataLoader(rows, batch_size=None, num_workers=2)
+  with pytest.raises(packing.InputError, match="is a Sharing, which may share out"):
+    list(loader)
+  loader = DataLoader(rows, batch_size=None, num_workers=1)
+  assert flat(first_tokens(loader)) == flat(first_tokens(make_stream()))
+
+
+def test_accelerate_shares_out_batches_itself(monkeypatch):
+  accelerate = pytest.importorskip("accelerate")
+  shared = {"num_processes": 2}
+  monkeypatch.setattr(accelerate.PartialState, "_shared_state", shared)
+  with pytest.raises(packing.InputError, match="Pass rank=0, world_size=1"):
+    next(iter(make_stream()))
+  whole = list(make_stream(rank=0, world_size=1))
+  shared["num_processes"] = 1
+  assert list(make_stream()) == whole
+
+
+def test_two_iterators_do_not_disturb_each_other():
+  rows = make_stream()
+  whole = list(rows)
+  packs = iter(rows)
+  found = [next(packs) for _ in range(len(whole) // 2)]
+  assert [next(iter(rows)) for _ in range(2)] == whole[:1] * 2
+  assert found + list(packs) == whole
+
+
+def test_an_iterator_is_read_once():
+  rows = PackedIterableDataset(iter(EXAMPLES), **OPTIONS)
+  assert list(rows)
+  with pytest.raises(packing.InputError, match="an iterator, which was read"):
+    next(iter(rows))
+
+
+def hugging_face_stream():
+  datasets = pytest.importorskip("datasets")
+  return datasets.Dataset.from_list(EXAMPLES).to_iterable_dataset()
+
+
+def test_epochs_after_a_resumed_one_are_whole():
+  rows = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
+  whole, packs = list(rows), iter(rows)
+  for _ in range(len(whole) // 2):
+    next(packs)
+  resumed_rows = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
+  resumed_rows.load_state_dict(rows.state_dict())
+  assert list(resumed_rows) == whole[len(whole) // 2 :]
+  assert [list(resumed_rows) for _ in range(2)] == [whole] * 2
+
+
+def test_a_state_of_another_epoch_of_the_stream_is_refused():
+  rows = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
+  rows.set_epoch(1)
+  next(iter(rows))
+  other = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
+  other.load_state_dict(rows.state_dict())
+  with pytest.raises(packing.InputError, match=r"Call set_epoch\(1\) first"):
+    next(iter(other))
+  other.set_epoch(1)
+  assert next(iter(other))
+
+
 class Stateful:
   """A stream that knows where it is, and fails if it is read from the start again."""
 
@@ -287,8 +359,12 @@ def test_a_stream_resumes_after_any_pack(stateful):
     after.load_state_dict(state)
     assert after.state_dict() == state  # also before the first pack
     assert list(after) == whole[taken:]
-    if not stateful or taken == len(whole):
-      assert list(after) == whole  # the next epoch
+    if stateful and not taken:
+      continue  # this stream does not start again by itself
+    assert list(after) == whole  # the next epoch
+    at_the_end = PackedIterableDataset(source(), **OPTIONS)
+    at_the_end.load_state_dict(after.state_dict())
+    assert list(at_the_end) == whole  # so is the one after a state of the end
 
 
 def test_a_state_of_another_shard_or_with_other_options_is_refused():

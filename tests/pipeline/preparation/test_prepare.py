@@ -1,6 +1,7 @@
 """`python -m pipeline prepare`: its sources, its results and what it prints."""
 
 import dataclasses
+import gzip
 import json
 import os
 import shlex
@@ -177,7 +178,7 @@ def test_the_command_does_nothing_twice(corpus, reference, tmp_path, capsys):
   assert len(error.splitlines()) == 1
 
 
-def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
+def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path, capsys):
   source = tmp_path / "a.txt"
   shutil.copy(corpus / "0.txt", source)
   chosen = settings(corpus, source=str(source), held_out_fraction=0.0)
@@ -186,6 +187,10 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
     _ = dataset.held_out
   os.utime(source, ns=(0, 10**18))  # as of a copy
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
+  assert "WARNING" not in capsys.readouterr().err
+  os.utime(source, ns=(0, 2**62))  # another text of the same size
+  assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
+  assert "WARNING: a.txt changed after" in capsys.readouterr().err
   source.write_text(source.read_text() + "\n\nOne more. And more.")
   with pytest.raises(
     packing.InputError, match=r"had 1 files with [\d,]+ bytes; now 1 with"
@@ -193,6 +198,19 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
     prepare(tmp_path / "d", chosen)
   source.unlink()
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
+
+
+def test_no_file_is_read_twice(corpus, tmp_path):
+  folder = tmp_path / "text"
+  folder.mkdir()
+  for number in range(2):
+    shutil.copy(corpus / "0.txt", folder / f"{number}.txt")
+  chosen = settings(corpus, source=str(folder), held_out_source=str(folder / "1.txt"))
+  with pytest.raises(packing.InputError, match=r"1\.txt is in the source to train on"):
+    prepare(tmp_path / "d", chosen)
+  (folder / "0.txt.gz").write_bytes(gzip.compress((folder / "0.txt").read_bytes()))
+  with pytest.raises(packing.InputError, match=r"0\.txt\.gz is there uncompressed, too"):
+    prepare(tmp_path / "d", settings(corpus, source=str(folder)))
 
 
 def test_a_changed_vocabulary_is_refused_but_a_missing_one_is_not(corpus, tmp_path):
