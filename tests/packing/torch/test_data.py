@@ -266,10 +266,11 @@ class Sharing(IterableDataset):
 
 def test_a_stream_that_may_share_out_its_examples_is_refused_with_workers():
   rows = PackedIterableDataset(Sharing(), **OPTIONS)
-  loader = DataLoader(rows, batch_size=None, num_workers=2)
+  spawned = {"batch_size": None, "multiprocessing_context": "spawn"}
+  loader = DataLoader(rows, num_workers=2, **spawned)
   with pytest.raises(packing.InputError, match="is a Sharing, which may share out"):
     list(loader)
-  loader = DataLoader(rows, batch_size=None, num_workers=1)
+  loader = DataLoader(rows, num_workers=1, **spawned)
   assert flat(first_tokens(loader)) == flat(first_tokens(make_stream()))
 
 
