@@ -46,9 +46,7 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     yield partial
     partial.rename(directory)
   except OSError as error:
-    raise NotWritten(
-      f"{directory} could not be written: {error}. Make room, and run it again."
-    ) from error
+    raise NotWritten(f"Cannot write {directory}: {error}. Make room.") from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 

@@ -62,9 +62,7 @@ def model_of(config: ModelConfig, head: str) -> type[Transformer]:
   """
   models = MODELS[config.FAMILY]
   if head not in models:
-    raise ValueError(
-      f"A {config.FAMILY} has no head {head!r}; expected {', '.join(models)}."
-    )
+    raise ValueError(f"{config.FAMILY} has no head {head!r}; expected {', '.join(models)}.")
   return models[head]
 
 
@@ -127,9 +125,7 @@ def drawing_device() -> jax.Device:
   try:
     return jax.local_devices(backend="cpu")[0]
   except RuntimeError as error:
-    raise LookupError(
-      f"Parameters are drawn on the CPU. Set JAX_PLATFORMS=cuda,cpu. JAX says: {error}"
-    ) from error
+    raise LookupError(f"JAX has no CPU ({error}). Set JAX_PLATFORMS=cuda,cpu.") from error
 
 
 def abstract_model(config: ModelConfig, head: str) -> tuple[nnx.GraphDef, nnx.State]:

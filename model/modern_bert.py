@@ -78,9 +78,7 @@ class ModernBertConfig(EncoderConfig):
       if getattr(self, name) <= 1:
         raise ValueError(f"{name} is {getattr(self, name)}; expected more than 1.")
     if (head_size := self.hidden_size // self.num_heads) % 2:
-      raise ValueError(
-        f"hidden_size / num_heads is {head_size}; rotary positions need an even number."
-      )
+      raise ValueError(f"hidden_size / num_heads is {head_size}; expected an even number.")
 
   def window_of(self, layer: int) -> int | None:
     return self.local_window // 2 if layer % self.global_every else None

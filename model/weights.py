@@ -89,9 +89,7 @@ class StoredModel:
     """The config, after checking its class; raises WeightsError for another class."""
     if not isinstance(self.config, kind):
       name = kind.__name__.removesuffix("Config")
-      raise WeightsError(
-        f"{self.directory} holds a {self.kind.__name__}; expected a {name}. Choose another."
-      )
+      raise WeightsError(f"{self.directory} is a {self.kind.__name__}; expected a {name}.")
     return self.config
 
 
@@ -148,7 +146,7 @@ def check_layers(directory: str | pathlib.Path, config: ModelConfig, num_arrays:
   """
   if config.num_layers > num_arrays:
     raise WeightsError(
-      f"{directory} has num_layers={config.num_layers:,}, but {num_arrays:,} arrays."
+      f"{directory} has {num_arrays} arrays for {config.num_layers:,} layers."
     )
 
 
@@ -206,9 +204,7 @@ def steps(directory: str | pathlib.Path) -> list[int]:
   folders = [path.parent for path in complete if path.parent.name.isdecimal()]
   for folder in folders:
     if not (folder / PARAMS).is_dir():
-      raise WeightsError(
-        f"{folder} holds no {PARAMS}: another program wrote it. Move it away."
-      )
+      raise WeightsError(f"{folder} holds no {PARAMS}. Another program wrote it: move it.")
   return sorted(int(folder.name) for folder in folders)
 
 
@@ -243,10 +239,7 @@ def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> Cho
     return ChosenStep(best, f"the best; the newest is {newest}")
   if wanted is None:
     return ChosenStep(newest, "the newest")
-  raise WeightsError(
-    f"{directory} keeps no best step, as train.keep_best does; there are "
-    f"{', '.join(map(str, saved)) or 'none'}. Choose another --step."
-  )
+  raise WeightsError(f"{directory} keeps no best step, only {saved}. Choose with --step.")
 
 
 def _saved_with(path: pathlib.Path) -> dict[str, Any]:
@@ -262,8 +255,7 @@ def _explained(path: pathlib.Path) -> Iterator[None]:
     yield
   except _UNREADABLE as error:
     raise WeightsError(
-      f"The parameters in {path} are damaged, or another model's: {beginning(error)} "
-      "Restore them, or choose another checkpoint with --step."
+      f"{path} is damaged, or another model's: {beginning(error)} Choose another --step."
     ) from error
 
 

@@ -67,9 +67,7 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
       name = _choose_column(path, schema, column)
     lengths = [column_lengths(batch, name, str(path)) for batch in batches]
   except pa.ArrowInvalid as error:
-    raise InputError(
-      f"{path} is not a valid {path.suffix} file ({str(error).splitlines()[0]})."
-    ) from error
+    raise InputError(f"{path} is not valid ({str(error).splitlines()[0]}).") from error
   return np.concatenate([np.empty(0, np.int64), *lengths]), name
 
 

@@ -113,8 +113,7 @@ def check_numbers(name: str, values, *, axes: int) -> np.ndarray:
   array = as_array(values)
   if array.ndim != axes or array.dtype.kind not in "biuf":
     raise InputError(
-      f"{name} have shape {array.shape} of {array.dtype}; expected numbers with {axes} "
-      f"ax{'i' if axes == 1 else 'e'}s."
+      f"{name} have shape {array.shape} of {array.dtype}; expected {axes}-D numbers."
     )
   if not (right := np.isfinite(array) & (array >= 0)).all():
     raise InputError(f"{name} hold {array[~right][0]}; expected finite numbers from 0 on.")

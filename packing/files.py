@@ -98,9 +98,7 @@ def _target_and_partial(path) -> tuple[pathlib.Path, pathlib.Path]:
   """The file that a path leads to, and the name of a new temporary file beside it."""
   target = pathlib.Path(os.path.realpath(path))
   if target.is_symlink() or (target.exists() and not target.is_file()):
-    raise NotWritten(
-      f"Cannot write {path}: it exists and is not a file. Choose another name."
-    )
+    raise NotWritten(f"Cannot write {path}: it is not a file. Choose another name.")
   return target, target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
 
 

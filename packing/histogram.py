@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from packing.errors import InputError, as_array, check_integer
+from packing.errors import InputError, as_array, check, check_integer
 
 MAX_SEQUENCE_LENGTH = 2**24
 _CHUNK = 2**20  # lengths
@@ -42,20 +42,17 @@ class Histogram:
     counts = as_array(self.counts)
     if counts.ndim != 1 or counts.size == 0 or counts.dtype.kind not in "iuf":
       raise InputError(
-        "Expected counts as a vector of whole numbers, one for each length; found shape "
-        f"{counts.shape} of {counts.dtype}. Count the sequences of 1, 2, ... tokens."
+        f"counts have shape {counts.shape} of {counts.dtype}; expected a vector of numbers."
       )
     whole = (counts >= 0) & (counts <= 2**53) & (counts == np.floor(counts))
     for index in np.flatnonzero(~whole)[:1]:
       raise InputError(
-        f"counts[{index}] (length {index + 1}) is {counts[index]}; expected a whole number "
-        "of sequences, at most 2^53."
+        f"counts[{index}] is {counts[index]}; expected a whole number from 0 to 2^53."
       )
     floats = counts.astype(np.float64)
     if floats.sum() > 2.0**53 or floats @ np.arange(1.0, counts.size + 1) > 2.0**62:
       raise InputError(
-        f"The histogram has {floats.sum():.3g} sequences; expected at most 2^53, and not "
-        "more than 2^62 tokens. Scale the counts down, for example by a thousand."
+        f"{floats.sum():.3g} sequences exceed 2^53, or 2^62 tokens. Scale the counts down."
       )
     if not counts.any():
       raise InputError("The histogram is empty: expected at least one sequence.")
@@ -131,9 +128,8 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
   lengths = as_array(lengths)
   if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
     raise InputError(
-      "Expected lengths as a non-empty vector of integers; found shape "
-      f"{lengths.shape} of {lengths.dtype}. Count the tokens of each sequence, as in "
-      "[len(sequence) for sequence in sequences]."
+      f"lengths have shape {lengths.shape} of {lengths.dtype}; expected a non-empty vector "
+      "of integers. Count the tokens of each sequence."
     )
   for wrong, remedy in (
     (lengths < 1, "Drop empty sequences."),
@@ -159,7 +155,7 @@ def check_same_lengths(lengths, histogram: Histogram) -> np.ndarray:
   for index in np.flatnonzero(counts != histogram.counts)[:1]:
     raise InputError(
       f"There are {counts[index]} lengths of {index + 1} tokens; the histogram has "
-      f"{histogram.counts[index]}. Make a histogram and a plan from these lengths."
+      f"{histogram.counts[index]}. Make a plan from these lengths."
     )
   return lengths
 
@@ -201,10 +197,6 @@ def load_histogram(name: str) -> Histogram:
     Krell et al., https://arxiv.org/abs/2107.02027, Listing 6; each histogram's
     `source` says where its counts come from.
   """
-  if name not in _built_in():
-    raise InputError(
-      f"There is no built-in histogram {name!r}; expected one of "
-      f"{', '.join(histogram_names())}."
-    )
+  check(name in _built_in(), "histogram", name, f"one of {', '.join(histogram_names())}")
   entry = _built_in()[name]
   return Histogram(np.array(entry["counts"], np.int64), source=entry["source"])

@@ -51,11 +51,7 @@ def algorithm_options(algorithm: str) -> dict[str, object]:
   Raises:
     InputError: the algorithm is unknown.
   """
-  if algorithm not in ALGORITHMS:
-    raise InputError(
-      f"There is no packing algorithm {algorithm!r}; expected one of "
-      f"{', '.join(ALGORITHMS)}."
-    )
+  check(algorithm in ALGORITHMS, "algorithm", algorithm, f"one of {', '.join(ALGORITHMS)}")
   parameters = list(inspect.signature(ALGORITHMS[algorithm]).parameters.values())[1:]
   return {p.name: p.default for p in parameters if p.name not in ("seed", "progress")}
 
@@ -67,10 +63,8 @@ def check_options(algorithm: str, options: Iterable[str]):
     InputError: the algorithm or an option is unknown.
   """
   known = sorted(algorithm_options(algorithm))
-  for name in sorted(set(options).difference(known)):
-    raise InputError(
-      f"{algorithm} has no option {name!r}; expected {', '.join(known) or 'none'}."
-    )
+  for name in sorted(options):
+    check(name in known, f"An option of {algorithm}", name, ", ".join(known) or "none")
 
 
 def pack(

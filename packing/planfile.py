@@ -66,13 +66,10 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
   """
   content = files.read_json(path, what=_WHAT)
   if content.get("format") != FORMAT:
-    raise InputError(
-      f'{path} has format {content.get("format")!r}; expected "{FORMAT}", {_WHAT}.'
-    )
+    raise InputError(f"{path} has format {content.get('format')!r}; expected {_WHAT}.")
   if content.get("version") != VERSION:
     raise InputError(
-      f"{path} has version {content.get('version')!r}; expected {VERSION}. Make the plan "
-      "again, or use the version of isopack that wrote it."
+      f"{path} has version {content.get('version')!r}; expected {VERSION}. Make a new plan."
     )
   try:
     entry = content["histogram"]
@@ -90,20 +87,11 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
   except InputError as error:
     raise InputError(f"{path}: {error}") from error
   except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-    raise InputError(
-      f"{path} is damaged ({type(error).__name__}: {error}); expected {_WHAT}."
-    ) from error
+    raise InputError(f"{path} is damaged ({error!r}); expected {_WHAT}.") from error
 
 
 def _check_sha256(stored: Histogram, sha256, histogram: Histogram | None):
   if stored.sha256 != sha256:
-    raise InputError(
-      f"the histogram was changed: its counts have sha256 {stored.sha256[:12]}..., but the "
-      f"file says {str(sha256)[:12]}.... Make the plan again."
-    )
+    raise InputError("the histogram was changed, as its sha256 shows. Make the plan again.")
   if histogram is not None and histogram.sha256 != stored.sha256:
-    raise InputError(
-      f"the plan was made for another histogram: {stored.num_sequences} sequences, "
-      f"sha256 {stored.sha256[:12]}..., not {histogram.num_sequences}, "
-      f"{histogram.sha256[:12]}.... Make a plan for this one."
-    )
+    raise InputError("the plan was made for another histogram. Make a plan for this one.")

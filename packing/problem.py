@@ -156,10 +156,8 @@ class Geometry:
       row_length = max(histogram.max_sequence_length, longest)
     row_length = check_integer("row_length", row_length, at_least=1, at_most=MAX_ROW_LENGTH)
     if row_length < longest:
-      rounded = f", rounded up to {longest}" if longest > histogram.longest else ""
       raise InputError(
-        f"A row of {row_length} tokens cannot hold the longest sequence, which has "
-        f"{histogram.longest} tokens{rounded}. Pass row_length={longest} or more."
+        f"row_length is {row_length}; expected at least {longest} for the longest sequence."
       )
     if max_sequences_per_pack is None or max_sequences_per_pack == "max":
       depth = row_length
@@ -198,8 +196,7 @@ class Geometry:
     taken = float(histogram.counts[lengths - 1].astype(np.float64) @ sizes)
     if taken > MAX_TOKENS:
       raise InputError(
-        f"The sequences take {taken:.3g} tokens; expected at most 2^62. Scale the counts "
-        "down, for example by a thousand."
+        f"The sequences take {taken:.3g} tokens, more than 2^62. Scale the counts down."
       )
     np.add.at(counts, sizes - 1, histogram.counts[lengths - 1])
     counts.flags.writeable = False

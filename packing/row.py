@@ -28,10 +28,7 @@ def length_of(example: Any, name: str = "An example") -> int:
   """
   if not isinstance(example, Mapping) or "input_ids" not in example:
     found = list(example) if isinstance(example, Mapping) else example
-    raise InputError(
-      f"{name} has no input_ids; found {short_repr(found)}. Give the field of tokens this "
-      "name."
-    )
+    raise InputError(f"{name} has no input_ids; found {short_repr(found)}.")
   tokens = example["input_ids"]
   is_text = isinstance(tokens, str | bytes)
   if is_text or not hasattr(tokens, "__len__") or getattr(tokens, "ndim", 1) != 1:
@@ -54,8 +51,7 @@ def check_no_padding(name: str, attention_mask: Any):
   """
   if (as_array(attention_mask) == 0).any():
     raise InputError(
-      f"{name} has zeros in attention_mask: padding, which would be packed as if it were "
-      "text. Tokenize with padding=False, or keep only the tokens where it is 1."
+      f"{name} has zeros in attention_mask, which are padding. Tokenize with padding=False."
     )
 
 
@@ -89,10 +85,7 @@ def make_row(
   array([5, 6, 0, 0, 4, 4, 4, 0], dtype=int32)
   """
   if wrong := [x for x in sequences if not hasattr(x, "__len__")]:
-    raise InputError(
-      f"Expected sequences, which are lists of tokens; found {short_repr(wrong[0])} as a "
-      "sequence. Put a single sequence in a list."
-    )
+    raise InputError(f"A sequence is {short_repr(wrong[0])}; expected a list of tokens.")
   lengths = [len(sequence) for sequence in sequences]
   places, row = _lay_out(lengths, row_length, length_multiple, separator_tokens)
   return {"input_ids": _filled("Tokens", sequences, places, row_length)} | row
@@ -115,9 +108,7 @@ def _lay_out(
       f"A pack has {used} tokens; expected 1 to {row_length}, the length of its row."
     )
   if not counts.all():
-    raise InputError(
-      f"The sequences of a pack have {lengths} tokens; expected at least one in each."
-    )
+    raise InputError(f"The sequences have {lengths} tokens; expected at least one in each.")
   positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
   places = np.repeat(starts, counts) + positions
   row = {name: np.zeros(row_length, np.int32) for name in ("segment_ids", "position_ids")}
@@ -132,9 +123,7 @@ def _filled(
   """int32[S]; a row with the values of all sequences at their places."""
   arrays = list(map(as_array, values))
   if wrong := [x for x in arrays if x.ndim != 1]:
-    raise InputError(
-      f"{name} have shape {wrong[0].shape} in a sequence; expected one axis."
-    )
+    raise InputError(f"{name} have shape {wrong[0].shape}; expected one axis.")
   tokens = np.concatenate(arrays)
   if tokens.dtype.kind not in "iu":
     raise InputError(f"{name} are {tokens.dtype}; expected integers.")
@@ -148,10 +137,7 @@ def _check_int32(name: str, numbers: np.ndarray) -> np.ndarray:
   if not np.can_cast(numbers.dtype, np.int32):
     beyond = (numbers > _INT32.max) | (numbers < _INT32.min)
     if beyond.any():
-      raise InputError(
-        f"{name} hold {numbers[beyond][0]}; expected integers that fit in 32 bits. "
-        "Renumber them, or remove them from the examples."
-      )
+      raise InputError(f"{name} hold {numbers[beyond][0]}; expected 32-bit integers.")
   return numbers
 
 
@@ -205,10 +191,7 @@ def lay_out_packs(
   """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M]."""
   for pack in packs:
     if isinstance(pack, Mapping | str) or not hasattr(pack, "__len__"):
-      raise InputError(
-        f"Expected packs, which are lists of examples; found {short_repr(pack)} as a pack. "
-        "Put the examples of each row in a list."
-      )
+      raise InputError(f"A pack is {short_repr(pack)}; expected a list of examples.")
   lengths = [[length_of(example) for example in pack] for pack in packs]
   examples = [example for pack in packs for example in pack]
   if not examples:
@@ -217,8 +200,7 @@ def lay_out_packs(
   for example in examples:
     if set(example) != fields:
       raise InputError(
-        f"Expected examples with the same fields, found {sorted(fields)} and "
-        f"{sorted(example)}."
+        f"Examples differ in fields: {sorted(fields)} and {sorted(example)}."
       )
   single = {name for name in fields if not as_array(examples[0][name]).ndim}
   if "label" in single and "labels" in fields:
@@ -273,15 +255,10 @@ def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
     kinds = ["list" if x.ndim else x.dtype.kind for x in arrays]
     if wrong := [x for x, kind in zip(given, kinds, strict=True) if kind not in "iubf"]:
       raise InputError(
-        f"{name} is {short_repr(wrong[0])}; expected one number in every example, or in "
-        "every example an integer for each token. Remove it from the examples."
+        f"{name} is {short_repr(wrong[0])}; expected one number in each example. Remove it."
       )
     if "f" in kinds and {*kinds} != {"f"}:
-      integer = next(x for x, kind in zip(given, kinds, strict=True) if kind != "f")
-      raise InputError(
-        f"{name} is the integer {short_repr(integer)} in one example and a float in "
-        "another; expected one type in all. Convert all to float, or all to int."
-      )
+      raise InputError(f"{name} has integers and floats. Convert all to float, or to int.")
     values = np.array(given)
     if values.dtype.kind in "iub":
       values = _check_int32(f"Values of {name}", values)
@@ -311,8 +288,5 @@ class SameTypes:
     for name, values in rows.items():
       before = self._types.setdefault(name, values.dtype)
       if values.dtype != before:
-        raise InputError(
-          f"{name} is {values.dtype} in these rows and was {before} before; expected one "
-          "type in all examples. Convert all to float, or all to int."
-        )
+        raise InputError(f"{name} is {values.dtype} and was {before} before. Use one type.")
     return rows

@@ -380,20 +380,25 @@ PROMPTS = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
 @pytest.mark.parametrize(
   ("modules", "pooling", "files", "message"),
   [
-    (SENTENCE, ["max_tokens"], {}, "config.json has the pooling max_tokens; expected cls"),
-    (SENTENCE, ["cls_token", "mean_tokens"], {}, "the pooling cls_token and mean_tokens;"),
-    (SENTENCE, [], {}, "has the pooling (none); expected cls or mean"),
+    (SENTENCE, ["max_tokens"], {}, "config.json has pooling ['max_tokens']; expected cls"),
+    (
+      SENTENCE,
+      ["cls_token", "mean_tokens"],
+      {},
+      "has pooling ['cls_token', 'mean_tokens'];",
+    ),
+    (SENTENCE, [], {}, "has pooling []; expected cls or mean"),
     (
       [*SENTENCE[:2], "Dense"],
       ["cls_token"],
       {},
-      "the modules Transformer, Pooling, Dense",
+      "has modules ['Transformer', 'Pooling', 'Dense']",
     ),
     (
       SENTENCE[:1],
       ["cls_token"],
       {},
-      "the modules Transformer; expected Transformer, Pool",
+      "has modules ['Transformer']; expected Transformer, Pool",
     ),
     (
       SENTENCE,

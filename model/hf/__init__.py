@@ -92,9 +92,7 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
     return open_folder(directory, step=step)
   stored = _open(directory)
   if step is not None:
-    raise WeightsError(
-      f"{directory} is a Hugging Face directory with one checkpoint. Leave out --step."
-    )
+    raise WeightsError(f"{directory} is a Hugging Face directory. Leave out --step.")
   vocabulary = read_vocabulary(directory)
   check_vocabulary_size(directory, vocabulary, stored.config)
   return dataclasses.replace(stored, vocabulary=vocabulary)
@@ -150,26 +148,21 @@ def export_model(
       the tokenizer do not fit the config.
   """
   if isinstance(config, BertConfig) and config.attention_mask == "token_type":
-    raise WeightsError(
-      "transformers has no attention_mask 'token_type'; this model cannot be exported."
-    )
+    raise WeightsError("Cannot export attention_mask=token_type: transformers has none.")
   if isinstance(config, Gpt2Config) and config.positions != "learned":
     raise WeightsError(
-      f"transformers has no positions {config.positions!r}; this model cannot be exported."
+      f"Cannot export positions={config.positions}: transformers has none."
     )
   if vocabulary and len(vocabulary.tokens) > config.vocab_size:
     raise WeightsError(
-      f"The vocabulary has {len(vocabulary.tokens)} tokens; at most {config.vocab_size} "
-      "fit."
+      f"The vocabulary has {len(vocabulary.tokens)} tokens, more than {config.vocab_size}."
     )
   head = head_of(params)
   kind, expected = model_of(config, head), abstract_params(config, head)
   found, wanted = shapes_of(params), shapes_of(expected)
   if found != wanted:
     different = sorted(map(str, found.items() ^ wanted.items()))
-    raise WeightsError(
-      f"The parameters differ from a {kind.__name__}'s: {tensors.some(different)}."
-    )
+    raise WeightsError(f"{kind.__name__} has other parameters: {tensors.some(different)}.")
   arrays = names.to_tensors(params, kind)
   with whole_folder(directory) as partial:
     try:

@@ -148,9 +148,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     value = parse_json(path.read_text(encoding="utf-8"))
     kind = value.get("model_type", "bert")
   except OSError as error:
-    raise WeightsError(
-      f"{path} cannot be read ({error.strerror}); expected a model's folder."
-    ) from error
+    raise WeightsError(f"{path}: {error.strerror}; expected a model's folder.") from error
   except (ValueError, AttributeError) as error:
     raise WeightsError(f"{path} is not the config of a model: {error}.") from error
   _refuse_unless(path, "model_type", kind, tuple(_FAMILIES))
@@ -243,8 +241,7 @@ def _label_names(path: pathlib.Path, labels: dict) -> tuple[str, ...]:
   names = tuple(str(labels.get(number)) for number in numbers)
   if labels.keys() != set(numbers) or len(set(names)) < len(names):
     raise WeightsError(
-      f"{path}: id2label is {json.dumps(labels)}; expected names for 0 to "
-      f"{len(labels) - 1}."
+      f"{path}: id2label is {json.dumps(labels)}; expected {len(labels)} names, from 0 on."
     )
   return () if names == _made_up(len(names)) else names
 

@@ -130,8 +130,7 @@ def _modules(folder: pathlib.Path) -> dict[str, str]:
   names = [name for name, _ in found]
   if names not in _MODULES:
     raise WeightsError(
-      f"{path} names the modules {', '.join(names) or '(none)'}; expected Transformer, "
-      "Pooling, and at most Normalize. Choose another model, or remove the file."
+      f"{path} has modules {names}; expected Transformer, Pooling and at most Normalize."
     )
   return dict(found)
 
@@ -151,10 +150,7 @@ def _mode(folder: pathlib.Path) -> str:
     modes = [x.removeprefix(begin) for x in about if x.startswith(begin) and about[x]]
   modes = [str(mode) for mode in modes] if isinstance(modes, list) else [str(modes)]
   if len(modes) != 1 or modes[0] not in _MODES:
-    raise WeightsError(
-      f"{path} has the pooling {' and '.join(modes) or '(none)'}; expected cls or mean. "
-      "Choose with --embed."
-    )
+    raise WeightsError(f"{path} has pooling {modes}; expected cls or mean. Pass --embed.")
   return _MODES[modes[0]]
 
 

@@ -34,14 +34,10 @@ def read_headers(directory: pathlib.Path, kind: names.Kind) -> dict[str, Tensor]
         part = file.get_slice(stored_name)
         name = names.current_name(stored_name, kind)
         if name in tensors:
-          raise WeightsError(
-            f"{directory} holds {name} twice, also as {stored_name}. Remove one."
-          )
+          raise WeightsError(f"{directory} holds {name} twice, also as {stored_name}.")
         tensors[name] = Tensor(stored_name, tuple(part.get_shape()), part.get_dtype())
   except (OSError, safetensors.SafetensorError) as error:
-    raise WeightsError(
-      f"{path} cannot be read as safetensors: {error}. Download it again."
-    ) from error
+    raise WeightsError(f"{path} cannot be read: {error}. Download it again.") from error
   return tensors
 
 
@@ -56,8 +52,7 @@ def _weight_file(directory: pathlib.Path) -> pathlib.Path:
     )
   if list(directory.glob("*.safetensors")):
     raise WeightsError(
-      f"{directory} has weights in several files, or of another name than {WEIGHTS}. Load "
-      "them with transformers, and save_pretrained elsewhere."
+      f"{directory} has weights but no {WEIGHTS}. Load them, and save_pretrained elsewhere."
     )
   raise WeightsError(f"There is no {WEIGHTS} in {directory}. Download it.")
 
@@ -93,7 +88,7 @@ def check(
     problems.append(f"wrong {some(wrong)}")
   if problems:
     raise WeightsError(
-      f"The tensors in {directory} do not fit its {CONFIG}: {'; '.join(problems)}."
+      f"Tensors in {directory} do not fit {CONFIG}: {'; '.join(problems)}."
     )
 
 
@@ -114,8 +109,6 @@ def load(
 
   for copy, original in names.tied(kind).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):
-      raise WeightsError(
-        f"In {directory}, {copy} differs from {original}, but they are tied here."
-      )
+      raise WeightsError(f"In {directory}, {copy} is not a copy of {original}.")
 
   return jax.tree.map(jnp.asarray, names.from_tensors(read, expected, kind))

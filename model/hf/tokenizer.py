@@ -106,9 +106,7 @@ def _check_agreement(directory, settings: dict, fast: dict, tokens: tuple[str, .
       ("tokenize_chinese_chars", normalizer["handle_chinese_chars"]),
     ):
       if settings.get(name) not in (None, value):
-        raise ValueError(
-          f"{name} is {settings[name]} in {_SETTINGS}, but {value} in {_FAST}"
-        )
+        raise ValueError(f"{name} is {settings[name]} in {_SETTINGS}, {value} in {_FAST}")
   _check_added(directory, settings, tokens)
 
 

@@ -15,7 +15,7 @@ from packing.algorithms.minimum_slack import mbs
 from packing.algorithms.optimal import MAX_LENGTHS, quick_plans
 from packing.algorithms.pricing import most_items
 from packing.algorithms.relaxation import solve_relaxation
-from packing.errors import InputError
+from packing.errors import check
 from packing.histogram import Histogram
 from packing.problem import Geometry, Problem, usage_of
 
@@ -73,10 +73,7 @@ def choose_depth(
     3
   """
   known = ("none", *_BY_PLAN, *_BY_BOUND)
-  if algorithm not in known:
-    raise InputError(
-      f"There is no packing algorithm {algorithm!r}; expected one of {', '.join(known)}."
-    )
+  check(algorithm in known, "algorithm", algorithm, f"one of {', '.join(known)}")
   geometry = Geometry.for_histogram(
     histogram,
     row_length=row_length,

@@ -37,8 +37,7 @@ def greedy(problem: Problem, *, order: np.ndarray | None = None, seed: int = 0) 
   if order is None:
     if (number := sum(problem.demand.tolist())) > MOST:
       raise UnsolvedError(
-        f"greedy packs one sequence after the other; {number:,} are more than {MOST:,}. "
-        "Choose another algorithm, such as lpfhp."
+        f"greedy takes at most {MOST:,} sequences; found {number:,}. Use lpfhp or another."
       )
     small = np.uint16 if problem.capacity < 2**16 else np.uint32
     order = np.repeat(problem.sizes.astype(small), problem.demand)

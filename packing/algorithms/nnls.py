@@ -165,7 +165,7 @@ def _strategies(problem: Problem, blocks: int) -> np.ndarray:
     least = "at least " if count > _LARGE_COUNT else ""
     raise UnsolvedError(
       f"At depth {depth} there are {least}{count:,} ways to fill {size} tokens, a matrix "
-      f"of {least}{needed / 2**30:,.1f} GiB; the limit is 2 GiB. {less} optimal."
+      f"of more than 2 GiB. {less} optimal."
     )
   # Partial fillings in ascending order; each step appends a sequence.
   partial = np.zeros((1, 0), np.int64)
@@ -205,8 +205,7 @@ def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
     return scipy.optimize.nnls(matrix, target)[0]
   except RuntimeError as error:
     raise UnsolvedError(
-      "Non-negative least squares did not converge on this histogram "
-      f"({str(error).rstrip('.')}). Use optimal or lpfhp."
+      f"Non-negative least squares failed ({str(error).rstrip('.')}). Use optimal or lpfhp."
     ) from error
 
 

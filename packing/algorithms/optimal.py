@@ -69,9 +69,8 @@ def optimal(
     return dataclasses.replace(first, details={"solver": "none needed"})
   if problem.sizes.size > MAX_LENGTHS and effort is None:
     raise UnsolvedError(
-      f"The histogram has {problem.sizes.size} different lengths; optimal takes at most "
-      f"{MAX_LENGTHS} without a limit. Pass effort=N, a larger length_multiple, or "
-      'algorithm="auto".'
+      f"There are {problem.sizes.size} different lengths; optimal takes {MAX_LENGTHS} "
+      'without a limit. Pass effort=N, a larger length_multiple, or algorithm="auto".'
     )
   return search(problem, first, limit, target_gap=target_gap, seed=seed)
 

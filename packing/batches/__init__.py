@@ -160,9 +160,7 @@ def _check_step(packs: int, parts: int, name: str):
   check_integer("The number of packs of a step", packs, at_least=1)
   check_integer(f"The number of {name}", parts, at_least=1)
   if packs % parts:
-    raise InputError(
-      f"A step has {packs} packs; expected a multiple of the {parts} {name}."
-    )
+    raise InputError(f"A step has {packs} packs; expected a multiple of {parts} {name}.")
 
 
 def deal(costs, devices: int) -> np.ndarray:

@@ -93,8 +93,7 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
   beyond = int(histogram.counts[size:].sum())
   if beyond and too_long == "refuse":
     raise InputError(
-      f"{beyond} sequences are longer than --max-sequence-length {size}. Pass a larger "
-      "one, or --too-long truncate or drop."
+      f"{beyond} sequences exceed --max-sequence-length {size}. Raise it or set --too-long."
     )
   if too_long == "truncate":
     counts[-1] += beyond

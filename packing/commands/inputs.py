@@ -103,10 +103,7 @@ def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path
         by_folder.setdefault(folder, []).append(file)
       by_name.setdefault(_split_name(file), []).append(file)
   if not tables:
-    raise InputError(
-      f"{path} holds no .arrow or .parquet file; expected a dataset written by Hugging "
-      "Face save_to_disk or by python -m pipeline prepare, or a folder of Parquet files."
-    )
+    raise InputError(f"{path} holds no .arrow or .parquet file; expected one or more.")
   if split == "all":
     return tables
   wanted = split or "train"
@@ -144,9 +141,7 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
   try:
     lengths = np.lib.format.open_memmap(path, mode="r")
   except ValueError as error:
-    raise InputError(
-      f"{path} is not a .npy file of numbers ({error}). Write one with numpy.save."
-    ) from error
+    raise InputError(f"{path} is not a .npy file of numbers ({error}).") from error
   if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
     raise InputError(
       f"{path} has shape {lengths.shape} of {lengths.dtype}; expected a vector of lengths."

@@ -24,9 +24,7 @@ def check(path):
   try:
     import matplotlib.figure  # noqa: F401
   except ImportError as error:
-    raise InputError(
-      "Pictures need matplotlib; install it with pip install matplotlib."
-    ) from error
+    raise InputError("Pictures need matplotlib. Run pip install matplotlib.") from error
   files.check_writable(path)
 
 

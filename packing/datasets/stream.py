@@ -53,8 +53,7 @@ def pack_iterable_dataset(
   """
   if not isinstance(dataset, datasets.IterableDataset):
     raise InputError(
-      f"dataset is of type {type(dataset).__name__}; expected a datasets.IterableDataset. "
-      "For a Dataset, use pack_dataset."
+      f"dataset is a {type(dataset).__name__}; expected a stream. Or use pack_dataset."
     )
   options |= {"row_length": row_length, "max_sequences_per_pack": max_sequences_per_pack}
   StreamPacker(**options)  # reports wrong options now, not when iterating

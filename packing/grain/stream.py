@@ -56,8 +56,7 @@ class PackedIterDataset(grain.IterDataset):
   ):
     if not isinstance(parent, grain.IterDataset):
       raise InputError(
-        f"parent is a {type(parent).__name__}; expected an IterDataset. For a MapDataset, "
-        "pass the result of its method to_iter_dataset()."
+        f"parent is a {type(parent).__name__}; expected the result of to_iter_dataset()."
       )
     super().__init__(parent)
     self._options = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 
-from packing.errors import InputError, check_integer
+from packing.errors import InputError, check_integer, short_repr
 
 _STATE_VERSION = 2
 
@@ -203,8 +203,7 @@ class OnlinePacker:
     """
     if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
       raise InputError(
-        f"Expected a state of OnlinePacker, version {_STATE_VERSION}; found "
-        f"{state.get('version') if isinstance(state, dict) else type(state).__name__}."
+        f"state is {short_repr(state)}; expected a packer's, version {_STATE_VERSION}."
       )
     packer = cls(**{name: state[name] for name in cls.OPTIONS})
     packer._arrivals = state["arrivals"]

@@ -121,7 +121,7 @@ class StreamPacker:
     for name in OnlinePacker.OPTIONS:
       if before[name] != now[name]:
         raise InputError(
-          f"The state has {name}={before[name]}; this is {now[name]}. Pass the same."
+          f"{name} is {now[name]}; expected {before[name]}, as in the state."
         )
     held = {number: decode(example) for number, example in state["held"]}
     ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])

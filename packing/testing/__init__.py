@@ -245,10 +245,7 @@ def differences(
     limit = _limit(outputs[0][name], tolerance)
     result.append(Difference(name, float(gaps.max(initial=0)), limit, worst))
   if not any_differ:
-    raise ValueError(
-      "Expected outputs that differ from token to token, found "
-      f"{', '.join(outputs[0])} all alike, which proves nothing."
-    )
+    raise ValueError("The outputs of tokens are all alike, which proves nothing.")
   if gradients:
     limit = min(_limit(x, tolerance) for x in gradients[1])
     result.append(Difference("gradients", relative_difference(*gradients), limit, None))
@@ -262,15 +259,11 @@ def _of_reference(
   found = []
   for outputs, count in zip(alone, counts, strict=True):
     if name not in outputs:
-      raise ValueError(
-        f"Expected an output {name!r} of the reference, as in packs; found "
-        f"{', '.join(outputs)}."
-      )
+      raise ValueError(f"The reference has no output {name!r}, only {', '.join(outputs)}.")
     found.append(as_array(name, outputs[name]))
     if found[-1].shape != (count, *shape):
       raise ValueError(
-        f"Expected output {name!r} of the reference to have shape {(count, *shape)} for a "
-        f"sequence, as in packs; found {found[-1].shape}."
+        f"The reference's {name!r} has shape {found[-1].shape}; expected {(count, *shape)}."
       )
   return np.concatenate(found)
 
@@ -318,10 +311,7 @@ def first_fit(
     else:
       packs.append([number])
   if all(len(pack) == 1 for pack in packs):
-    raise ValueError(
-      f"Expected two sequences that fit in a row of {row_length} tokens, found lengths "
-      f"{lengths}. Give more sequences, or a larger row_length."
-    )
+    raise ValueError(f"No two of the lengths {lengths} fit in row_length={row_length}.")
   return packs
 
 

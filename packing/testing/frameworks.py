@@ -114,8 +114,7 @@ def outputs_and_gradients(
   if "jax" in sys.modules:
     return _gradients_jax(apply, params, weigh)
   raise ValueError(
-    "Expected params of JAX, a tree of arrays, or of PyTorch, a dict or list of tensors, "
-    f"with the library imported; found {type(params).__name__}."
+    f"params is {type(params).__name__}; expected JAX arrays, or a dict or list of tensors."
   )
 
 

@@ -109,8 +109,7 @@ def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
   for place in places(batch):
     if all(leak.target != place for leak in own):
       raise AssertionError(
-        f"The outputs of {place} do not depend on its own tokens, so nothing is proved. "
-        "Expected a function of input_ids or input_embeddings."
+        f"The outputs of {place} do not depend on its own tokens, so nothing is proved."
       )
   names = {leak.output for leak in own}
   for name, output in probe.apply(probe.params, batch).items():
@@ -118,9 +117,7 @@ def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
       continue
     if not probe.has_derivative(name):
       continue
-    raise AssertionError(
-      f"Output {name!r} depends on no token, so nothing is proved about it. Leave it out."
-    )
+    raise AssertionError(f"Output {name!r} depends on no token. Leave it out.")
 
 
 class Pull(NamedTuple):

@@ -65,8 +65,7 @@ class Probe(NamedTuple):
     shape = tuple(getattr(output, "shape", ()))
     if shape[:2] != owners.shape:
       raise ValueError(
-        f"Expected output {name!r} to have a value for each token, [B, S, ...] = "
-        f"[{owners.shape[0]}, {owners.shape[1]}, ...], found {shape}."
+        f"Output {name!r} has shape {shape}; expected one that begins with {owners.shape}."
       )
     return owners
 
@@ -104,13 +103,10 @@ def as_array(name: str, output: Any) -> np.ndarray:
     array = np.asarray(output)
   except Exception as error:  # such as a tensor on a device
     raise ValueError(
-      f"Expected output {name!r} to be an array, found {type(output).__name__}: {error} "
-      "Give it as a NumPy array."
+      f"Output {name!r} is a {type(output).__name__}; expected a NumPy array: {error}"
     ) from error
   if array.dtype == object:
-    raise ValueError(
-      f"Expected output {name!r} to be an array, found {type(output).__name__}."
-    )
+    raise ValueError(f"Output {name!r} is a {type(output).__name__}; expected an array.")
   return array
 
 

@@ -180,9 +180,7 @@ class PackedCollator:
       of_sequences = {name for name, x in batch.items() if x.shape != segments.shape}
       if "sequence_starts" in batch and "sequence_starts" not in of_sequences:
         raise InputError(
-          f"Rows of {segments.shape[1]} tokens have as many places for sequences, so "
-          "fields of tokens and of sequences look alike. Make them with a smaller "
-          "max_sequences."
+          f"max_sequences is {segments.shape[1]}; expected less than the row length."
         )
     if self.causal:
       batch.setdefault("labels", batch["input_ids"])
@@ -257,15 +255,12 @@ def _of_model(config: Any, longest: int) -> dict[str, Any]:
   kinds = set(getattr(config, "layer_types", None) or ())
   if others := kinds - {"full_attention", "sliding_attention"}:
     raise InputError(
-      f"{config.model_type} has layers of type {', '.join(sorted(others))}; expected only "
-      "full_attention and sliding_attention, in which a mask keeps sequences apart."
+      f"No mask keeps sequences apart in layers of type {', '.join(sorted(others))}."
     )
   window = getattr(config, "sliding_window", None)
   if not kinds and window is not None and window < longest:
     raise InputError(
-      f"{config.model_type} has a window of {window} tokens in all layers, and a sequence "
-      f"has {longest}; expected layer_types in the config, or sequences of at most "
-      f"{window} tokens."
+      f"A sequence has {longest} tokens; expected at most {window}, all layers' window."
     )
   window = window if "sliding_attention" in kinds else None
   return {"pad_id": pad_id, "first_position": first, "window": window}

@@ -176,8 +176,7 @@ class PackedIterableDataset(IterableDataset):
     shard = list(self._shard())
     if state["shard"] != shard:
       raise InputError(
-        f"The state is of shard {state['shard'][0]} of {state['shard'][1]}; this is shard "
-        f"{shard[0]} of {shard[1]}. Resume with as many ranks and workers."
+        f"The state has shard {state['shard']}, not {shard}. Use as many ranks and workers."
       )
     stream = state["stream"]
     saved = stream.get("epoch") if isinstance(stream, dict) else None

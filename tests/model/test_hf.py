@@ -242,7 +242,7 @@ def test_names_of_classes_with_gaps_are_refused(altered, labels):
   assert hf.open_model(altered(PRETRAINING.name, id2label=labels)).labels == ()
   named = altered(CLASSES.name, id2label=dict(zip("012", "xyz", strict=True)))
   assert hf.open_model(named).labels == ("x", "y", "z")
-  with pytest.raises(WeightsError, match=r"id2label is .*; expected names for 0 to 2"):
+  with pytest.raises(WeightsError, match=r"id2label is .*; expected 3 names, from 0"):
     hf.open_model(altered(CLASSES.name, id2label=labels))
 
 
@@ -300,7 +300,7 @@ CONFIGS = [
   (TAGS, {"hidden_size": 16}, r"LayerNorm\.\w+ of shape \(14,\) instead of \(16,\)"),
   (TAGS, {"vocab_size": 2**70}, r"vocab_size is 1180\d+; expected a whole number from 1"),
   (TAGS, {"layer_norm_eps": 10**400}, r"epsilon is 10+\.\.\.; expected a number between"),
-  (TAGS, {"num_hidden_layers": 300_000}, "num_layers=300,000, but 39 arrays"),
+  (TAGS, {"num_hidden_layers": 300_000}, "has 39 arrays for 300,000 layers"),
   (TAGS, {"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),
   (GPT2, {"activation_function": "gelu"}, 'activation_function is "gelu".*"gelu_new"'),
   (GPT2, {"n_embd": None}, "hidden_size is None; expected a whole number"),
@@ -346,8 +346,8 @@ WRONG = [
   (TAGS, rename("classifier.bias", "more"), r"missing classifier\.bias; unexpected more"),
   (TAGS, copied(WORDS, WORDS, lambda x: x[1:]), r"shape \(28, 14\) instead of \(29, 14"),
   (TAGS, copied(f"{NORM}.weight", f"{NORM}.gamma"), "weight twice, also as"),
-  (PRETRAINING.name, copied(DECODER, DECODER, lambda x: x + 1), "weight differs from"),
-  (GPT2, copied("wte.weight", HEAD, lambda x: x + 1), "weight differs from transformer"),
+  (PRETRAINING.name, copied(DECODER, DECODER, lambda x: x + 1), "weight is not a copy of"),
+  (GPT2, copied("wte.weight", HEAD, lambda x: x + 1), "is not a copy of transformer"),
 ]
 
 
@@ -367,7 +367,7 @@ def test_pickles_and_parts_are_not_opened(altered):
   with pytest.raises(WeightsError, match=r"has pytorch_model\.bin .*save_pretrained"):
     imported(folder)
   (folder / "pytorch_model.bin").rename(folder / "model-00001-of-00002.safetensors")
-  with pytest.raises(WeightsError, match=r"weights in several files.*save_pretrained"):
+  with pytest.raises(WeightsError, match=r"weights but no model\..*save_pretrained"):
     imported(folder)
 
 
@@ -381,16 +381,16 @@ def test_export_refuses_what_it_cannot_write(tmp_path):
       hf.export_model(config, params, place)
   assert (full / "file").read_text() == "mine"
   long = Vocabulary(tuple(map(str, range(30))))
-  with pytest.raises(WeightsError, match="has 30 tokens; at most 29 fit"):
+  with pytest.raises(WeightsError, match="has 30 tokens, more than 29"):
     hf.export_model(config, params, out, vocabulary=long)
   for fields, message in (
-    ({"attention_mask": "token_type"}, "no attention_mask 'token_type'"),
-    ({"intermediate_size": 12}, "differ from a BertForPreTraining"),
+    ({"attention_mask": "token_type"}, "Cannot export attention_mask=token_type"),
+    ({"intermediate_size": 12}, "BertForPreTraining has other parameters"),
   ):
     with pytest.raises(WeightsError, match=message):
       hf.export_model(dataclasses.replace(config, **fields), params, out)
   alibi = packs.small_gpt2()
-  with pytest.raises(WeightsError, match=r"no positions 'alibi'.*cannot be exported"):
+  with pytest.raises(WeightsError, match="Cannot export positions=alibi"):
     hf.export_model(alibi, packs.random_params(alibi, head="causal")[1], out)
   assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
@@ -451,7 +451,7 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
   settings.write_text('{"do_lower_case": false}')
   assert not getattr(hf.open_model(folder).vocabulary, "lowercase", True)
   fast.write_text(fast_tokenizer())
-  with pytest.raises(WeightsError, match=r"do_lower_case is False .*, but True"):
+  with pytest.raises(WeightsError, match=r"do_lower_case is False .*, True in"):
     hf.open_model(folder)
   settings.unlink()
   assert hf.open_model(folder).vocabulary == Vocabulary((*SPECIAL, "a"))
@@ -467,7 +467,7 @@ def test_the_vocabulary_is_found_in_old_and_new_directories(altered):
   [
     ("config.json", '{"architectures": ["BertForMaskedLM"]}', "missing .*vocab_size"),
     ("config.json", None, "expected a model's folder"),
-    ("model.safetensors", "no tensors", "cannot be read as safetensors"),
+    ("model.safetensors", "no tensors", r"model\.safetensors cannot be read: .*Download"),
     ("vocab.txt", "\n".join((*SPECIAL, "a", "a")), "a token occurs twice"),
     ("vocab.txt", "\n".join((*SPECIAL, *map(str, range(25)))), "has 30 tokens"),
     ("tokenizer_config.json", '{"strip_accents": false}', "strip_accents is False"),

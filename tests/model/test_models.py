@@ -191,7 +191,7 @@ def test_sizes_have_as_many_parameters_as_published(config, published):
     ("pretraining", {"attention_mask": "causal"}, "expected segment, token_type, none"),
     ("pretraining", {"dropout_rate": 1.0}, r"is 1.0; expected a fraction in \[0, 1\)"),
     ("modern_bert", {"local_window": 7}, "local_window is 7; expected an even number"),
-    ("modern_bert", {"num_heads": 4}, "is 3; rotary positions need an even number"),
+    ("modern_bert", {"num_heads": 4}, "num_heads is 3; expected an even number"),
   ],
 )
 def test_bad_configs_are_refused(head, fields, message):

@@ -216,13 +216,13 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    ("pack --histogram nothing", "no built-in histogram 'nothing'"),
-    ("pack COLA --algorithm magic", "no packing algorithm 'magic'"),
-    ("pack COLA --row-length 40", "longest sequence, which has 47"),
+    ("pack --histogram nothing", "histogram is 'nothing'; expected one of"),
+    ("pack COLA --algorithm magic", "algorithm is 'magic'; expected one of"),
+    ("pack COLA --row-length 40", "expected at least 47 for the longest"),
     ("pack COLA --option x", "expected NAME=VALUE"),
-    ("pack COLA --option seed=1", "no option 'seed'"),
+    ("pack COLA --option seed=1", "is 'seed'; expected effort"),
     ("pack --histogram wikipedia_2048 --output /no/such/place", "Cannot write"),
-    ("compare COLA --algorithms magic", "no packing algorithm 'magic'"),
+    ("compare COLA --algorithms magic", "algorithm is 'magic'; expected one of"),
     ("pack COLA --max-sequence-length 40", "--too-long"),
     ("pack COLA --algorithm nnlshp", "max_sequences_per_pack="),
     ("pack --lengths nothing.npy", "There is no nothing.npy"),
@@ -265,5 +265,5 @@ def test_as_a_program():
   command = [sys.executable, "-m", "packing", "pack", "--histogram", "x"]
   done = subprocess.run(command, capture_output=True, text=True, check=False)
   assert done.returncode == 2
-  assert "error: There is no built-in histogram 'x'" in done.stderr
+  assert "error: histogram is 'x'; expected one of " in done.stderr
   assert "Traceback" not in done.stderr

@@ -78,10 +78,10 @@ def test_a_plan_that_is_not_a_partition_is_refused(
 @pytest.mark.parametrize(
   ("counts", "message"),
   [
-    ([0, -1], r"counts\[1\] \(length 2\) is -1; expected"),
-    ([0.5], r"counts\[0\] \(length 1\) is 0.5; expected"),
+    ([0, -1], r"counts\[1\] is -1; expected"),
+    ([0.5], r"counts\[0\] is 0.5; expected"),
     ([0, 0], "empty"),
-    ([0] * 2**10 + [2**53], r"more than 2\^62 tokens"),
+    ([0] * 2**10 + [2**53], r"exceed 2\^53, or 2\^62 tokens"),
   ],
 )
 def test_bad_counts_are_refused(counts, message):

@@ -315,7 +315,7 @@ def test_wrong_streams_and_states_are_refused():
   next(iter(before))
   after = make_stream(open_packs=5)
   after.load_state_dict(before.state_dict())
-  with pytest.raises(packing.InputError, match="open_packs=4; this is 5"):
+  with pytest.raises(packing.InputError, match="open_packs is 5; expected 4, as in"):
     list(after)
 
 

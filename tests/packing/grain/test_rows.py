@@ -145,7 +145,7 @@ def test_single_values_need_a_fixed_number_of_places():
 
 def test_a_state_of_another_stream_is_refused():
   state = iter(make_stream()).get_state()
-  with pytest.raises(packing.InputError, match="open_packs=4; this is 5"):
+  with pytest.raises(packing.InputError, match="open_packs is 5; expected 4, as in"):
     iter(make_stream(open_packs=5)).set_state(state)
   with pytest.raises(packing.InputError, match="found another"):
     iter(make_stream()).set_state({"next_index": 3})

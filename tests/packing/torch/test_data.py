@@ -130,9 +130,9 @@ def test_labels_of_sequences_stay_with_as_many_places_as_tokens(options):
   batch = collator([pack, pack])
   assert batch["labels"].tolist() == [[1, 2, -100, -100]] * 2
   rows = collator.rows([pack])
-  with pytest.raises(packing.InputError, match="Make them with a smaller max_sequences"):
+  with pytest.raises(packing.InputError, match="max_sequences is 4; expected less"):
     collator.arguments(rows)
-  with pytest.raises(packing.InputError, match="Make them with a smaller max_sequences"):
+  with pytest.raises(packing.InputError, match="max_sequences is 4; expected less"):
     collator([{name: x[0] for name, x in rows.items()}])
 
 
@@ -149,15 +149,15 @@ def test_a_mask_of_any_type_forbids_by_the_lowest_number_of_it(dtype):
 def test_what_is_no_batch_of_packs_is_refused():
   example = {"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0]}
   collator = PackedCollator(row_length=8, causal=True)
-  with pytest.raises(packing.InputError, match="Expected packs, which are lists"):
+  with pytest.raises(packing.InputError, match=r"A pack is .* a list of examples"):
     collator([example])
-  with pytest.raises(packing.InputError, match="Expected packs, which are lists"):
+  with pytest.raises(packing.InputError, match=r"A pack is .* a list of examples"):
     collator(example)
   with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
     collator([[example]])
   numbers = [[[{"input_ids": [5], "label": label}]] for label in (5, 3.5)]
   collator(numbers[0])
-  with pytest.raises(packing.InputError, match="Convert all to float, or all to int"):
+  with pytest.raises(packing.InputError, match="Use one type"):
     collator(numbers[1])
 
 
@@ -373,11 +373,11 @@ def test_a_state_of_another_shard_or_with_other_options_is_refused():
   other = make_stream(rank=1, world_size=2)
   other.load_state_dict(state)
   for _ in range(2):  # a refused state is not forgotten
-    with pytest.raises(packing.InputError, match="shard 0 of 2; this is shard 1 of 2"):
+    with pytest.raises(packing.InputError, match=r"has shard \[0, 2\], not \[1, 2\]"):
       next(iter(other))
   other = make_stream(open_packs=5)
   other.load_state_dict(make_stream().state_dict())
-  with pytest.raises(packing.InputError, match="open_packs=4; this is 5"):
+  with pytest.raises(packing.InputError, match="open_packs is 5; expected 4, as in"):
     next(iter(other))
   with pytest.raises(packing.InputError, match="found another"):
     make_stream().load_state_dict({"at": 3})

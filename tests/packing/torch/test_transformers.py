@@ -162,7 +162,7 @@ def test_the_options_of_a_model_come_from_its_config_and_a_reference_checks_them
   [
     ({"layer_types": ["full_attention", "linear_attention"]}, "of type linear_attention"),
     ({"model_type": "mobilebert"}, "mobilebert mixes the sequences of a row"),
-    ({"sliding_window": 3}, "a window of 3 tokens in all layers, and a sequence has 5"),
+    ({"sliding_window": 3}, "has 5 tokens; expected at most 3"),
     ({}, None),
     ({"sliding_window": 5, "pad_token_id": -1}, None),
   ],
