@@ -180,7 +180,7 @@ def optimizer_of(config, store):
 def program_of(config, store):
   """Fields that training reads where the value is used, not in a message."""
   del store
-  files = ["train", *(f"launch/{x}" for x in ("record/recorder", "run", "summary"))]
+  files = ["train", *(f"launch/{x}" for x in ("record/recorder", "prepare_run", "summary"))]
   files += ["launch/init_from", "launch/data"]
   text = "".join((ROOT / f"{file}.py").read_text() for file in files)
   read = re.findall(r"config\.([a-z_.]+)", re.sub(r'f"[^"]*"', "", text))

@@ -388,5 +388,5 @@ def test_each_kind_of_model_goes_on_from_its_own(tmp_path):
   bert, gpt2 = write(tmp_path / "bert"), write_gpt2(tmp_path / "gpt2")
   with pytest.raises(ConfigError, match="BertForPreTraining; expected a Gpt2"):
     init_from.open_weights(config_for_gpt2(bert), head="causal")
-  with pytest.raises(ConfigError, match="holds a Gpt2; expected a Bert"):
+  with pytest.raises(ConfigError, match="is a Gpt2; expected a Bert"):
     init_from.open_weights(config_for(gpt2))
