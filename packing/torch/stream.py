@@ -113,7 +113,7 @@ class PackedIterableDataset(IterableDataset):
         f"The stream is a {type(stream).__name__}, which may share out its examples among "
         "workers. Use one worker, or a stream that is no IterableDataset."
       )
-    if self._was_read and iter(stream) is stream:
+    if self._was_read and isinstance(stream, Iterator):
       raise InputError("The stream is an iterator, which was read. Give a new one.")
 
   def __iter__(self) -> Iterator[list[Any]]:
