@@ -94,4 +94,7 @@ def _check_sha256(stored: Histogram, sha256, histogram: Histogram | None):
   if stored.sha256 != sha256:
     raise InputError("the histogram was changed, as its sha256 shows. Make the plan again.")
   if histogram is not None and histogram.sha256 != stored.sha256:
-    raise InputError("the plan was made for another histogram. Make a plan for this one.")
+    raise InputError(
+      f"the plan was made for another histogram, of {stored.num_sequences} sequences; this "
+      f"has {histogram.num_sequences}. Make a plan for this one."
+    )

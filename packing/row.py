@@ -28,7 +28,9 @@ def length_of(example: Any, name: str = "An example") -> int:
   """
   if not isinstance(example, Mapping) or "input_ids" not in example:
     found = list(example) if isinstance(example, Mapping) else example
-    raise InputError(f"{name} has no input_ids; found {short_repr(found)}.")
+    raise InputError(
+      f"{name} has no input_ids; found {short_repr(found)}. Rename its tokens."
+    )
   tokens = example["input_ids"]
   is_text = isinstance(tokens, str | bytes)
   if is_text or not hasattr(tokens, "__len__") or getattr(tokens, "ndim", 1) != 1:

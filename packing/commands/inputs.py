@@ -103,7 +103,9 @@ def _directory_files(path: pathlib.Path, split: str | None) -> list[pathlib.Path
         by_folder.setdefault(folder, []).append(file)
       by_name.setdefault(_split_name(file), []).append(file)
   if not tables:
-    raise InputError(f"{path} holds no .arrow or .parquet file; expected one or more.")
+    raise InputError(
+      f"{path} holds no .arrow or .parquet file. Give a folder with a dataset."
+    )
   if split == "all":
     return tables
   wanted = split or "train"
