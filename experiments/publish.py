@@ -38,7 +38,7 @@ ALONE = {
 }
 # Parts of the packing paper that train; and the folder of the runs that two of them share.
 TRAINED = (
-  *("learning_curves", "other_ways", "other_text", "real_weights"),
+  *("learning_curves", "adjustments", "other_ways", "other_text", "real_weights"),
   *("two_phases", "real_phases", "next_sentence", "downstream", "real_downstream"),
   "fine_tuning",
 )

@@ -38,6 +38,7 @@ PARTS = {
   "speedups": "table_2_speedups",
   "greedy_and_sort": "table_1_greedy_and_sort",
   "learning_curves": "figures_3_4_15_to_17_curves",
+  "adjustments": "section_3_3_adjustments",
   "other_ways": "section_c_other_ways",
   "other_text": "figures_3_4_other_text",
   "real_weights": "real_weights.figures_3_4_curves",

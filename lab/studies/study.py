@@ -81,7 +81,8 @@ class Study:
   folder: pathlib.Path
   arms: Sequence[Arm]
   overrides: Mapping[str, Any]  # fields of the config of all arms
-  seeds: int = SEEDS  # of each arm, from 1; seed 0 is for choosing the recipe
+  seeds: int = SEEDS  # of each arm
+  first_seed: int = 1  # seed 0 is for choosing the recipe
   jobs: int = 1  # runs at a time
   config: str = "configs/quickstart.py"  # the file that all runs start from
   module: str = "lab.studies.paired_run"  # makes a run, by `worker`
@@ -98,7 +99,7 @@ class Study:
       "config": self.config,
       "overrides": COMPUTATION | dict(self.overrides),
       "arms": {name: dict(arm.fields) for name, arm in arms.items()},
-      "grid": {"seed": list(range(1, self.seeds + 1))},
+      "grid": {"seed": [self.first_seed + i for i in range(self.seeds)]},
     }
     runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
     kept = {(a.name, r.config.seed): _kept(self.path(r)) for a, r in runs}

@@ -12,6 +12,7 @@ from lab.exhibits import Exhibit, Part
 from lab.statistics import mean_and_sd, paired_difference
 from lab.studies.paired_run import held_out
 from lab.studies.study import ByArm, Results
+from launch.recipe.adjustment import ADJUSTMENTS
 
 _BY_LENGTH = "mlm_accuracy_by_length"
 NAMES = {
@@ -33,6 +34,7 @@ NAMES = {
   "one_a_row": "one document a row",
   "pieces": "concatenated, with a mask",
   "concatenated": "concatenated, no mask",
+  **{f"{name}_{p}": name for p in (2, 4) for name in ADJUSTMENTS},
 }
 
 
