@@ -47,7 +47,7 @@ def arm_name(adjust: str, factor: int) -> str:
 
 
 def make_study(part: Part) -> Study:
-  """The study: each adjustment at each packing factor; its data are the learning curves'."""
+  """The study: each adjustment at each packing factor, on the data of the learning curves."""
   study = curves.make_study(part, [], seeds=SEEDS)
   arms = [
     Arm(arm_name(adjust, factor), {"packing.adjust": adjust} | fields)
