@@ -47,7 +47,7 @@ def arm_name(adjust: str, factor: int) -> str:
 
 
 def make_study(part: Part) -> Study:
-  """The study: each adjustment at each packing factor, on the data of the learning curves."""
+  """The study of each adjustment at each packing factor, on the learning curves' data."""
   study = curves.make_study(part, [], seeds=SEEDS)
   arms = [
     Arm(arm_name(adjust, factor), {"packing.adjust": adjust} | fields)
@@ -121,9 +121,7 @@ def _exhibit(part: Part, results: ByArm, factor: int, default: str) -> Exhibit:
         "The learning rate times the root of p ends higher than fewer rows a step",
         *("lr_sqrt", "reduce_batch"),
       ),
-      higher(
-        "Betas to the power of p end higher than no adjustment", "lamb_betas", "none"
-      ),
+      higher("Betas to the power of p end higher than no adjustment", "lamb_betas", "none"),
       higher(
         "The learning rate times the root of p ends higher than no adjustment",
         *("lr_sqrt", "none"),
