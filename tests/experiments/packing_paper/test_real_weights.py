@@ -103,8 +103,9 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
   for table, task in zip(tables, ("mrpc", "stsb_pairs"), strict=True):
     rows = [line.split("|")[1].strip() for line in table.text.splitlines() if "|" in line]
     assert rows[2:] == [task]
-  # Two times three scores; and three gentle runs with their logs and weights.
-  assert len(list((after.folder / "runs").iterdir())) == 15
+  assert [len(x.statements) for x in tables] == [1, 2]
+  # Three scores and four; and four gentle runs with their logs and weights.
+  assert len(list((after.folder / "runs").iterdir())) == 19
   for kept in (part.folder / "runs").glob("*/"):
     shutil.rmtree(kept)  # of finished runs their files are enough
   assert table_3.exhibits(after) == tables
