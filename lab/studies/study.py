@@ -82,10 +82,10 @@ class Study:
   arms: Sequence[Arm]
   overrides: Mapping[str, Any]  # fields of the config of all arms
   seeds: int = SEEDS  # of each arm
-  first_seed: int = 1  # seed 0 is for choosing the recipe
   jobs: int = 1  # runs at a time
   config: str = "configs/quickstart.py"  # the file that all runs start from
   module: str = "lab.studies.paired_run"  # makes a run, by `worker`
+  first_seed: int = 1  # seed 0 is for choosing the recipe
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
