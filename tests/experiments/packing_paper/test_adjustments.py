@@ -26,11 +26,13 @@ def made_up_results(above, *, seeds=study.SEEDS, noise=1.0):
 
 def test_its_runs(tmp_path):
   part = Part(tmp_path / "adjustments", "command", jobs=2)
-  made = study.make_study(part)
-  assert made.jobs == 2
-  runs = [run for _, run in made.runs]
+  runs = []
+  for factor in study.ROWS:
+    made = study.make_study(part, factor)
+    assert made.jobs == 2
+    runs += [run for _, run in made.runs]
+  assert len({run.name for run in runs}) == 64
   assert {run.config.seed for run in runs} == set(range(9, 17))
-  assert len(runs) == 64
   assert {run.config.packing.adjust for run in runs} == set(study.ADJUSTMENTS)
   assert {(run.config.packing.row_length, run.config.train.steps) for run in runs} == {
     (0, 1000),
