@@ -77,6 +77,7 @@ def _words(folder: pathlib.Path, run: pathlib.Path, case: Case, steps: int) -> l
     "model.size": case.size,
     "model.dropout_rate": 0.0,
     "model.attention_dropout_rate": 0.0,
+    "packing.adjust": "none",  # so that a step has as many rows
     "train.batch_size": case.rows,
     "train.steps": steps,
     "train.log_every": 20,
