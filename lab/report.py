@@ -16,19 +16,20 @@ _TERMS = """\
   "allowed" has the largest difference that still agrees. *In shape*: our model is small and
   our text another, so we test the claim and not the number.
 - A claim *holds* or *fails* if a test decides it at the 5 % level; otherwise it has *no
-  power*. A margin says which differences matter: 0.02 nats of loss unless another is
-  named. "Two arms are equal" has no power unless the same test detects an arm that is
-  known to differ. It holds if two one-sided tests show that the arms differ by less than
-  the margin; otherwise it fails if a difference is shown. "One arm has more" is
-  *equivalent* if the difference is shown to be within the margin. Otherwise it holds if
-  the difference is shown to be above 0, and fails if it is shown to be below the margin.
-  `outcome` in lab/statistics.py has all rules. Claims on the cost of packing
-  use the 95 % interval of a median of measured ratios; claims on plans use counts.
+  power*: neither it nor its opposite is shown. A margin says which differences matter:
+  0.02 nats of loss unless another is named. "One arm has more" is *equivalent* if the
+  difference is shown to be within the margin. Otherwise it holds if the 95 % interval is
+  above 0 and the mean difference is at least the margin, and fails if the difference is
+  shown to be below the margin. "Two arms are equal" holds if two one-sided tests show that
+  they differ by less than the margin, and fails if they are shown to differ by more. It has
+  no power unless an arm that is known to differ is shown to do so. `decide` in
+  lab/statistics.py has all rules. Claims on the cost of packing use the 95 % interval of a
+  median of measured ratios; claims on plans use counts.
 - An *arm* is one way to train, run with several seeds: three on docstrings, or eight for
   most claims that three could not decide. The other five were added after the results of
-  the first three had been seen. Runs of two arms with the same seed are *paired*: they
-  start from the same weights and, unless the text says otherwise, see the same sequences
-  in the same order.
+  the first three had been seen, which each claim that uses them says. Runs of two arms with
+  the same seed are *paired*: they start from the same weights and, unless the text says
+  otherwise, see the same sequences in the same order.
 - *Nats* are the unit of the masked-token loss (natural logarithm). *Alone* is the loss on
   held-out sequences, one per row. *Times unigram* is the accuracy divided by that of always
   predicting the commonest token."""

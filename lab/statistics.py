@@ -7,9 +7,9 @@ below `MARGIN` or `SCORE_MARGIN`, unless the claim names another.
 `equivalent`, `larger`, `not_more` and `reaches` take a claim in words; the values `a` of an
 arm, one per seed; those of another arm, `b`, in the same order (or a target); a margin; and
 the unit of all these (`not_more`: nats, with the usual margin). `power` has the values of
-an arm that is known to have more than `b`: if the same test cannot distinguish it from `b`,
-the outcome is "no power". Each function turns the values into a test, numbers that a
-statement keeps, and `judge` turns the test into an outcome.
+an arm that is known to have more than `b`: if the pairs do not show that, the outcome is
+"no power". Each function turns the values into a test, numbers that a statement keeps, and
+`judge` turns the test into an outcome; `decide` has the rule.
 
 References:
   Schuirmann, A comparison of the two one-sided tests procedure, 1987.
@@ -60,9 +60,17 @@ class Difference(NamedTuple):
     """The chance of this mean or a smaller one if the true mean is `value`."""
     return Difference(-self.mean, self.error, self.pairs).p_above(-value)
 
+  def p_apart(self) -> float:
+    """Two-sided: below 0.05 if the 95 % interval of the mean leaves out 0."""
+    return min(1.0, 2 * min(self.p_above(0), self.p_below(0)))
+
   def p_equivalent(self, margin: float) -> float:
     """Two one-sided tests: small if the true mean is within the margin of 0."""
     return max(self.p_above(-margin), self.p_below(margin))
+
+  def p_beyond(self, margin: float) -> float:
+    """Small if the true mean is farther from 0 than the margin, on the mean's own side."""
+    return min(self.p_above(margin), self.p_below(-margin))
 
 
 def paired(a: Runs, b: Runs) -> Difference:
@@ -108,22 +116,26 @@ def decide(test: Mapping[str, Any]) -> tuple[Outcome, float]:
 
   | kind: the claim | equivalent | holds | fails |
   |---|---|---|---|
-  | "larger": a has more than b | within the margin | above 0 | below the margin |
+  | "larger": a is above b | within the margin | above 0, by the margin | below the margin |
   | "reaches": a is above a target | | above 0 | below 0 |
-  | "equal": a has as much as b | | within the margin | differs from 0 |
+  | "equal": a has as much as b | | within the margin | beyond the margin |
   | "not more": a has no more than b | | below the margin | above the margin |
 
-  Each cell is a test of the mean difference a - b at `LEVEL`: "within" by two one-sided
-  tests, "differs" by a two-sided test, the others by a one-sided test. From left to right,
-  the first cell that applies decides. If none applies, there is no power; nor is there with
-  a single pair, or if the same test does not detect that the control differs from b. "all",
-  of several claims, fails if one fails; otherwise it is equivalent if one is; otherwise it
-  has no power if one has none.
+  Each cell is a test of the mean difference a - b at `LEVEL`. Tests against 0 are
+  two-sided, so no claim holds or fails by one whose 95 % interval includes 0. Tests against
+  the margin are one-sided: "within" is two of them, "beyond" is the one on the side of the
+  mean. "Above 0, by the margin" also needs a mean of at least the margin, or the effect
+  would not matter. A target of "reaches" has no margin: whoever sets it says what matters.
 
-  So if the difference is too small to matter in either direction, even if it differs from
-  0, a claim that one arm has more is equivalent (the effect is not seen), and a claim
-  that two arms are equal holds. Otherwise, a claim that two arms are equal fails as soon
-  as they are shown to differ.
+  From left to right, the first cell that applies decides. If none applies, there is no
+  power: the pairs show neither that the claim is true nor that it is false. That is so, for
+  example, if a difference is above 0 and its mean below the margin, but the margin is not
+  ruled out; or if two arms differ, but perhaps by less than the margin. There is no power
+  either with a single pair, or if the control is not shown to have more than b: above 0 and
+  not within the margin, for "not more" above the margin.
+
+  "all", of several claims, fails if one fails; otherwise it is equivalent if one is;
+  otherwise it has no power if one has none.
   """
   kind = test["kind"]
   if kind == "all":
@@ -133,25 +145,30 @@ def decide(test: Mapping[str, Any]) -> tuple[Outcome, float]:
   difference, margin = Difference(*test["difference"]), test["margin"]
   if difference.pairs < 2 or not _has_power(test):
     return "no power", 1.0
-  above_0, below_0 = difference.p_above(0), difference.p_below(0)
-  below_margin, within_margin = difference.p_below(margin), difference.p_equivalent(margin)
+  mean, apart = difference.mean, difference.p_apart()
+  within, below = difference.p_equivalent(margin), difference.p_below(margin)
   cells: Mapping[str, Mapping[Outcome, float]] = {
-    "larger": {"equivalent": within_margin, "holds": above_0, "fails": below_margin},
-    "reaches": {"holds": above_0, "fails": below_0},
-    "equal": {"holds": within_margin, "fails": 2 * min(above_0, below_0)},
-    "not more": {"holds": below_margin, "fails": difference.p_above(margin)},
+    "larger": {
+      "equivalent": within,
+      "holds": apart if mean >= margin else 1.0,
+      "fails": below,
+    },
+    "reaches": {"holds": apart if mean > 0 else 1.0, "fails": apart if mean < 0 else 1.0},
+    "equal": {"holds": within, "fails": difference.p_beyond(margin)},
+    "not more": {"holds": below, "fails": difference.p_above(margin)},
   }
   decided = ((result, p) for result, p in cells[kind].items() if p < LEVEL)
   return next(decided, ("no power", 1.0))
 
 
 def _has_power(test: Mapping[str, Any]) -> bool:
-  """Whether the test distinguishes the control, if there is one, from b."""
+  """Whether the control, if there is one, is shown to have more than b."""
   if "control" not in test:
     return True
   control, margin = Difference(*test["control"]), test["margin"]
   if test["kind"] == "equal":
-    return control.p_equivalent(margin) >= LEVEL and control.p_above(0) < LEVEL
+    is_above = control.mean > 0 and control.p_apart() < LEVEL
+    return is_above and control.p_equivalent(margin) >= LEVEL
   return control.p_above(margin) < LEVEL
 
 
@@ -174,17 +191,21 @@ def _evidence(test: Mapping[str, Any]) -> str:
   )
   below, equivalent = difference.p_below(margin), difference.p_equivalent(margin)
   if kind in ("larger", "reaches"):
-    text += f"; paired one-sided t: {_p(difference.p_above(0))}"
+    text += f"; paired two-sided t: {_p(difference.p_apart())}"
     if below < LEVEL:
       text += f"; {within} or more: ruled out, {_p(below)}"
     if outcome(test) == "equivalent":
       text += f"; two one-sided tests, margin {within}: {_p(equivalent)}"
+    elif kind == "larger" and low > 0 and difference.mean < margin:
+      text += f"; above 0, but not shown to be {within} or more"
     return text
   control = Difference(*test["control"])
   if kind == "equal":
     text += f"; two one-sided tests, margin {within}: {_p(equivalent)}"
-    same, above = control.p_equivalent(margin), control.p_above(0)
-    of_control = f"the same tests: {_p(same)}; above 0: {_p(above)}"
+    if equivalent >= LEVEL:
+      text += f"; more than {within} apart: {_p(difference.p_beyond(margin))}"
+    of_control = f"two-sided t: {_p(control.p_apart())}; within the margin: "
+    of_control += _p(control.p_equivalent(margin))
   else:
     text += f"; less than {within}: {_p(below)}"
     of_control = f"more than the margin: {_p(control.p_above(margin))}"

@@ -243,7 +243,7 @@ def exhibits(part: Part) -> list[Exhibit]:
     figure = phase(part, number, results)
     made.append(dataclasses.replace(figure, text=f"{about} {figure.text}"))
   return [
-    *made,
+    *map(curves.told_of_added_seeds, made),
     part.exhibit(
       "Figures 20 and 21",
       "Both phases of a larger model",

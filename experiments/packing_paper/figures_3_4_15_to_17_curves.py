@@ -29,7 +29,10 @@ def exhibits(part: Part) -> list[Exhibit]:
     ablation.ablation(part, more),
     ablation.loss_unit(part, more),
   ]
-  made = [dataclasses.replace(x, text=f"{arms.ABOUT}\n\n{x.text}") for x in made]
+  made = [
+    dataclasses.replace(arms.told_of_added_seeds(x), text=f"{arms.ABOUT}\n\n{x.text}")
+    for x in made
+  ]
   if not part.quick:
     return made
   steps = results["packed"][0]["recipe"]["steps"]

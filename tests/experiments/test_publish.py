@@ -58,6 +58,16 @@ def test_outcomes_are_those_of_the_kept_numbers(folder):
     assert judge(statement.claim, statement.test) == statement
 
 
+def test_claims_say_which_seeds_were_added_after_a_look():
+  told = "(seeds 4 to 8 were added after the results of 1 to 3 had been seen)"
+  parts = published(PACKING)
+  for name in ("learning_curves", "two_phases"):
+    tested = [x for exhibit in parts[name] for x in exhibit.statements if x.test]
+    added = [x for x in tested if "8 pairs" in x.evidence]
+    assert added
+    assert [x for x in tested if told in x.claim] == added
+
+
 def test_a_clone_has_the_finished_runs_of_studies():
   kinds: collections.Counter[str] = collections.Counter()
   for pattern, documents in publish.STUDIES.items():

@@ -7,6 +7,8 @@ import pytest
 import scipy.stats
 
 from lab.statistics import (
+  LEVEL,
+  decide,
   equivalent,
   judge,
   larger,
@@ -21,6 +23,8 @@ NEAR = [2.001, 2.099, 2.201]
 FAR = [2.3, 2.42, 2.49]
 LESS = [1.7, 1.8, 1.9]
 BETWEEN = [2.01, 2.13, 2.2]
+APART = [2.024, 2.119, 2.221]  # above BASE, by the margin or by less
+ALMOST = [2.05, 2.2, 2.35]  # above BASE by a one-sided test alone
 
 
 @pytest.mark.parametrize("margin", [0.2, 0.7, 3.0])
@@ -46,9 +50,12 @@ def test_beside_scipy(margin):
     (NEAR, FAR, "holds"),
     (BASE, FAR, "holds"),
     (FAR, FAR, "fails"),
+    (LESS, FAR, "fails"),  # beyond the margin on the other side
     (BETWEEN, FAR, "no power"),  # neither equal nor different
+    (APART, FAR, "no power"),  # different, but by more than the margin?
     (NEAR, NEAR, "no power"),  # the control is equivalent too
     (NEAR, BETWEEN, "no power"),  # the test cannot judge the control
+    (NEAR, ALMOST, "no power"),  # the interval of the control includes 0
     (NEAR, LESS, "no power"),  # the control has to have more
   ],
 )
@@ -67,6 +74,7 @@ def test_equivalence_needs_power(a, power, outcome):
     ([1.998, 2.098, 2.197], "equivalent", True),  # certainly less, by too little
     (LESS, "fails", True),
     (BETWEEN, "no power", False),
+    (ALMOST, "no power", False),
   ],
 )
 def test_larger(a, outcome, ruled_out):
@@ -76,11 +84,58 @@ def test_larger(a, outcome, ruled_out):
   assert ("two one-sided tests" in statement.evidence) == (outcome == "equivalent")
 
 
+def test_nothing_holds_or_fails_by_an_interval_that_includes_0():
+  """Of each kind that is compared with 0, also where a one-sided test would decide."""
+  mirrored = [2 * x - y for x, y in zip(BASE, ALMOST, strict=True)]
+  for a, sign in ((ALMOST, 1), (mirrored, -1)):
+    above = paired(a, BASE)
+    low, high = above.interval()
+    assert low < 0 < high
+    one_sided = above.p_above(0) if sign > 0 else above.p_below(0)
+    assert one_sided < LEVEL < above.p_apart()
+    zeros = [x - y for x, y in zip(a, BASE, strict=True)]
+    assert reaches("enough", zeros, 0.0, margin=0.02, unit="nats").outcome == "no power"
+  assert larger("more", ALMOST, BASE).outcome == "no power"
+
+
+@pytest.mark.parametrize(
+  ("margin", "outcome"),
+  [(0.005, "holds"), (0.02, "holds"), (0.0215, "no power"), (0.03, "equivalent")],
+)
+def test_a_difference_that_does_not_matter_does_not_hold(margin, outcome):
+  """APART is certainly above BASE, by 0.0213 on average."""
+  statement = larger("more", APART, BASE, margin=margin)
+  assert statement.outcome == outcome
+  told = f"above 0, but not shown to be {margin:g} nats or more"
+  assert (told in statement.evidence) == (outcome == "no power")
+
+
+@pytest.mark.parametrize(
+  ("margin", "outcome"), [(0.005, "fails"), (0.02, "no power"), (0.03, "holds")]
+)
+def test_arms_that_differ_are_unequal_only_beyond_the_margin(margin, outcome):
+  statement = equivalent("almost the same", APART, BASE, power=FAR, margin=margin)
+  assert statement.outcome == outcome
+  told = f"more than {margin:g} nats apart: p = "
+  assert (told in statement.evidence) == (outcome != "holds")
+
+
+def test_the_p_that_decides_is_that_of_the_cell():
+  apart, margin = paired(APART, BASE), 0.005
+  test = larger("more", APART, BASE, margin=margin).test
+  expected = scipy.stats.ttest_rel(APART, BASE).pvalue
+  assert decide(test) == ("holds", pytest.approx(expected))
+  test = equivalent("the same", APART, BASE, power=FAR, margin=margin).test
+  above = scipy.stats.ttest_1samp(np.subtract(APART, BASE), margin, alternative="greater")
+  assert decide(test) == ("fails", pytest.approx(above.pvalue))
+  assert apart.p_beyond(margin) == pytest.approx(paired(BASE, APART).p_beyond(margin))
+
+
 @pytest.mark.parametrize(
   ("a", "outcome"),
   [
     ([2.002, 2.002, 2.003], "holds"),  # by however little
-    ([1.998, 1.997, 1.999], "fails"),
+    ([1.998, 1.9975, 1.998], "fails"),
     ([1.99, 2.03, 2.0], "no power"),
   ],
 )

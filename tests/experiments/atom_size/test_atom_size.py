@@ -11,7 +11,13 @@ import pytest
 
 from experiments.atom_size import __main__ as atom_size
 from experiments.atom_size import layouts, runs
-from experiments.atom_size.atom_sizes import ATOMS, atom_sizes, ends_at_cuts, second_epoch
+from experiments.atom_size.atom_sizes import (
+  ATOMS,
+  MARGIN,
+  atom_sizes,
+  ends_at_cuts,
+  second_epoch,
+)
 from experiments.atom_size.perplexities import SEGMENTS, mean_nats, segments_of
 from experiments.atom_size.runs import (
   CONCAT,
@@ -293,8 +299,12 @@ def test_the_papers_model_has_its_parameters_and_steps(part):
 
 
 def test_seeds_that_would_decide_the_final_perplexity(found, part):
-  assert seeds_to_decide(0.05, 0.1) < seeds_to_decide(0.025, 0.1) < 120
-  assert seeds_to_decide(-0.04, 0.1) == seeds_to_decide(0.05, 0.1)  # rules out the margin
+  assert seeds_to_decide(0.05, 0.1) < seeds_to_decide(0.025, 0.1) < 130
+  # A one-sided test of half a standard deviation, that of the margin, needs fewer.
+  assert seeds_to_decide(MARGIN - 0.05, 0.1) == 27 < seeds_to_decide(0.05, 0.1) == 34
+  # An effect near the margin: above 0 at once, but is it large enough to matter?
+  assert seeds_to_decide(0.012, 0.01) == 18  # (0.84 * 0.01 / 0.002) ** 2
+  assert seeds_to_decide(MARGIN, 0.01) == 10_000  # never
   rng = np.random.default_rng(0)
   near = [  # by 0.03 nats, in hundredths of 4 steps with a standard deviation of 0.1
     run | {"nats": (np.array(run["nats"]) + rng.normal(0.03, 0.2, STEPS)).tolist()}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.packing_paper.curves import ablation, claims
-from experiments.packing_paper.curves.arms import ARMS
+from experiments.packing_paper.curves.arms import ARMS, told_of_added_seeds
 from lab.exhibits import Part
 from tests.experiments import made_up
 
@@ -88,6 +88,15 @@ def test_claims_that_are_true_hold_and_others_fail(exhibits):
     ],
     "Section 3.2.3": ["equivalent", "holds", "holds"],
   }
+
+
+def test_claims_say_which_seeds_were_added_after_a_look(exhibits):
+  told = " (seeds 4 to 8 were added after the results of 1 to 3 had been seen)"
+  for exhibit in exhibits.values():
+    statements = told_of_added_seeds(exhibit).statements
+    for before, after in zip(exhibit.statements, statements, strict=True):
+      added = told if "8 pairs" in before.evidence else ""
+      assert after == before._replace(claim=f"{before.claim}{added}")
 
 
 def test_findings_are_computed(exhibits):
