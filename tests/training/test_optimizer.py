@@ -112,6 +112,45 @@ def test_lambs_defaults_are_those_of_bert():
   assert_same(found, expected)
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("float64", 1e-13), ("float32", 1e-6)])
+def test_lamb_is_that_of_optax_over_20_steps(dtype, most):
+  """On the parameters of a BERT, where both are the same algorithm.
+
+  `optax.lamb` always corrects the bias of the momenta and never clips gradients, so ours
+  does the same here. By default its weight decay is 0. It scales every tensor by the trust
+  ratio, also biases and LayerNorm, for which ours is plain Adam: so they get `optax.adam`.
+  """
+  options = {"b1": 0.81, "b2": 0.998, "eps": 1e-6}  # not the defaults
+  ours = lamb(0.01, weight_decay=0.02, clip_norm=0.0, bias_correction=True, **options)
+  theirs = optax.multi_transform(
+    {
+      True: optax.lamb(0.01, weight_decay=0.02, **options),
+      False: optax.adam(0.01, **options),
+    },
+    is_weight_matrix,
+  )
+  everywhere = optax.lamb(0.01, weight_decay=0.02, mask=is_weight_matrix, **options)
+  rng = np.random.default_rng(0)
+  params = packs.random_params(packs.small_config())[1]
+  params = jax.tree.map(lambda x: np.asarray(x, dtype), params)
+  gradients = [
+    jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(dtype), params)
+    for _ in range(20)
+  ]
+  with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
+    found, expected, other = (
+      updated(optimizer, params, gradients) for optimizer in (ours, theirs, everywhere)
+    )
+  assert {str(x.dtype) for x in jax.tree.leaves(found)} == {dtype}
+
+  def apart(a, b) -> list[float]:
+    return jax.tree.leaves(jax.tree.map(lambda x, y: np.abs(np.subtract(x, y)).max(), a, b))
+
+  assert min(apart(expected, params)) > 0.01  # every tensor has moved
+  assert max(apart(found, expected)) < most
+  assert max(apart(found, other)) > 0.01  # what the docstring says of biases
+
+
 @pytest.mark.parametrize("bias_correction", [True, False])
 def test_adamw_is_lamb_without_a_trust_ratio(bias_correction):
   options = DEFAULTS | {"bias_correction": bias_correction}
