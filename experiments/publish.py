@@ -4,8 +4,9 @@
 
 For maintainers, after a full `make reproduce`, or `python -m experiments.NAME` where NAME
 is atom_size, contamination or finetuning. Publishes the parts and the finished runs
-(`lab.records`) that --workdir has. Statements of other parts are judged again from the
-numbers that they hold. Writes docs/reproduction, docs/NAME and experiments/README.md.
+(`lab.records`) that --workdir has. All statements, also of other parts, are judged again
+from the numbers that they hold. Writes docs/reproduction, docs/NAME and
+experiments/README.md.
 To copy published runs to where the commands look for them:
 
   mkdir -p results
@@ -127,10 +128,7 @@ def _update(
   """The published exhibits of some parts, after those in `results` have replaced them."""
   path = folder / "exhibits.json"
   kept = json.loads(path.read_text()) if path.exists() else {}
-  parts = {
-    name: [_judged_again(Exhibit.from_dict(x)) for x in kept.get(name, [])]
-    for name in names
-  }
+  parts = {name: [Exhibit.from_dict(x) for x in kept.get(name, [])] for name in names}
   for name in names:
     if made := read(results / name):
       parts[name] = made
@@ -138,6 +136,7 @@ def _update(
         target = folder / name if len(names) > 1 else folder
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(results / name / picture, target / picture)
+  parts = {name: [_judged_again(x) for x in part] for name, part in parts.items()}
   as_dicts = {
     name: [dataclasses.asdict(exhibit) for exhibit in part] for name, part in parts.items()
   }

@@ -134,6 +134,33 @@ def test_the_table_of_the_readme_is_on_the_pages_that_it_names():
       assert as_number(told) in on_page, f"{told} is not in {page}"
 
 
+def test_the_readme_leads_from_each_idea_to_its_code():
+  readme = (ROOT / "README.md").read_text()
+  told = readme.partition("## From an idea to its code\n")[2].partition("\n## ")[0]
+  words = ("Flax", "jnp.equal", "LAMB", "optax", "betas", "pjit", "mesh", "un-padding")
+  for word in (*words, "config", "no mask", "no position reset", "train.py", "eval.py"):
+    assert word in told, word
+  rows = markdown.table(told, "| idea | code | try it |")
+  assert len(rows) >= 7
+  for idea, code, command in rows:
+    linked = [link for link in markdown.links(code) if "://" not in link]
+    assert linked, idea
+    for link in linked:
+      assert (ROOT / link).exists(), link
+    assert markdown.spans(command), idea
+  # What an idea is called is in the file that is linked for it.
+  for file, name in {
+    "model/masks.py": "jnp.equal(segment_ids",
+    "training/optimizer.py": "def lamb(",
+    "launch/recipe/adjustment.py": "packed_betas(",
+    "training/step.py": "jax.jit(",
+    "training/mesh.py": "Mesh(",
+    "configs/sweeps/ablations.py": '"no position reset"',
+  }.items():
+    assert f"]({file})" in told, file
+    assert name in (ROOT / file).read_text(), name
+
+
 def test_tables_of_pages_are_the_published_ones():
   texts = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
   tables = pages.published()

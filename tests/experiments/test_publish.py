@@ -49,6 +49,18 @@ def test_reports_are_what_the_exhibits_say():
   assert list(packing) == list(reproduce.PARTS)
 
 
+def test_results_of_an_earlier_rule_are_judged_again_too(root, tmp_path):
+  test = larger("more", [2.002, 2.102, 2.203], [2.0, 2.1, 2.2]).test
+  exhibit = Exhibit("x", "y", "in shape", "z", "c", "claim")
+  old = dataclasses.replace(exhibit, statements=[Statement("more", "holds", "old", test)])
+  folder = tmp_path / "results" / "contamination"
+  folder.mkdir(parents=True)
+  (folder / "exhibits.json").write_text(json.dumps([dataclasses.asdict(old)]))
+  assert publish.publish(tmp_path / "results", root) == ["contamination"]
+  (made,) = published(root / publish.ALONE["contamination"])["contamination"]
+  assert made.statements == [judge("more", test)]
+
+
 @pytest.mark.parametrize("folder", [PACKING, *ALONE.values()])
 def test_outcomes_are_those_of_the_kept_numbers(folder):
   kept = [x for part in published(folder).values() for y in part for x in y.statements]
