@@ -349,6 +349,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     changes={name: getattr(options, name) for name in _READING}
     | {"max_sequence_length": longest},
     positions=config.max_position_embeddings,
+    num_labels=config.num_labels,
     multi_label=config.multi_label,
   )
   labels: tuple[str, ...] = ()

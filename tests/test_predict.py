@@ -175,6 +175,19 @@ def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
   assert (status, found, "answered 0 examples" in errors) == (0, [], True)
 
 
+def test_several_classes_are_answered_as_by_the_model_alone(folders, answer):
+  folder, lines = folders / "multi_label", ["a b c", "d ?"]
+  status, found, _ = answer(folder, typed="\n".join(lines))
+  assert status == 0
+  head = packs.random_model(hf.open_model(folder).config, head="sequence_classification")
+  for one, line in zip(found, lines, strict=True):
+    ids = [TOKENS.index(word) for word in ("[CLS]", *line.split(), "[SEP]")]
+    logits = head(layout.lay_out([[{"input_ids": ids}]], row_length=ROW))
+    expected = scipy.special.expit(np.asarray(logits["sequence_logits"])[0, 0])
+    assert [*one["probabilities"].values()] == pytest.approx(expected, abs=1e-5)
+    assert one["labels"] == [LABELS[n] for n in np.flatnonzero(expected > 0.5)]
+
+
 def test_windows_make_one_answer_and_an_empty_context_an_empty_one(folders, answer):
   rows = [
     {"id": "long", "question": "a ?", "context": "b c d e f g h i j " * 5},

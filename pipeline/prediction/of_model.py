@@ -44,6 +44,7 @@ def settings_to_read(
   task: str | None,
   changes: Mapping[str, Any],
   positions: int,
+  num_labels: int = 2,
   multi_label: bool = False,
 ) -> DatasetSettings:
   """The settings with which a model reads and cuts examples.
@@ -57,6 +58,7 @@ def settings_to_read(
     changes: settings that the user chose; a value of None keeps the setting, and columns
       are added to those of `trained_on`.
     positions: how many the model has.
+    num_labels: how many numbers it outputs for a sequence or a word.
     multi_label: whether the model gives a sentence several classes.
 
   Raises:
@@ -89,8 +91,9 @@ def settings_to_read(
   check_integer(
     "--max-sequence-length", settings.max_sequence_length, at_least=1, at_most=positions
   )
-  # The reader needs names of classes but uses none; the model's own may have commas.
-  labels = "LABEL_0,LABEL_1" if TASKS[settings.task].names_labels else ""
+  # The reader needs as many names as there are classes; the model's own may have commas.
+  names = ",".join(f"LABEL_{number}" for number in range(max(num_labels, 2)))
+  labels = names if TASKS[settings.task].names_labels else ""
   return dataclasses.replace(settings, labels=labels)
 
 
