@@ -122,7 +122,7 @@ def find_classes(
 
   Raises:
     InputError: a value cannot name a class, there are more than `MAX_CLASSES`, or each
-      document lists all numbers, as `[0, 1]` and `[1, 0]` do.
+      document lists all of several classes, as `[0, 1]` and `[1, 0]` do.
   """
   (field,) = set(fields.classes) & set(fields.required)
   names, kinds, fewest = set[str](), set[bool](), MAX_CLASSES
@@ -144,7 +144,7 @@ def find_classes(
       )
     if task_name == glue.MULTI_LABEL:
       fewest = min(fewest, len(set(map(str, value))))
-  if kinds == {False} and fewest == len(names):
+  if 1 < len(names) == fewest and task_name == glue.MULTI_LABEL:
     raise InputError(
       f"Each {field} lists all of {', '.join(sorted(names))}. List only those that apply."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import fractions
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -80,10 +81,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
     if task_name == MULTI_LABEL:
       listed, where = document.fields["label"], document.where
       found = parse_labels(listed, labels, numbers, field="label", where=where)
-      if len(set(found)) < len(found) and not any(isinstance(x, str) for x in listed):
-        raise InputError(
-          f"{where}: label {short_repr(listed)} repeats a number. List those that apply."
-        )
+      _refuse_marks(listed, found, labels, where)
       label: float | list[bool] = [number in found for number in range(len(labels))]
     else:
       label = parse_label(document, labels)
@@ -168,6 +166,26 @@ def check_listed(document: Document, task_name: str):
     raise InputError(
       f"{document.where}: label is {short_repr(label)}; {task_name} takes {takes}."
     )
+
+
+def _refuse_marks(listed: list, found: list[int], labels: tuple[str, ...], where: str):
+  """Refuses 0 or 1 for each class where the classes of a sentence are expected.
+
+  Raises:
+    InputError: numbers repeat; or of two classes, both are listed as numbers, so that
+      `[0, 1]` may mean both of them, or the second alone.
+  """
+  words = {str(value).lower() for value in listed}
+  if words <= {"true", "false"} or all(_number(value) is not None for value in listed):
+    if len(set(found)) < len(found):
+      raise InputError(
+        f"{where}: label {short_repr(listed)} repeats a number. List those that apply."
+      )
+    if len(found) == len(labels) == 2 and not set(listed) <= set(labels):
+      raise InputError(
+        f"{where}: label {short_repr(listed)} may mean both classes or one. List those "
+        f"that apply by name, as in {json.dumps(labels[1:])}."
+      )
 
 
 def parse_labels(

@@ -63,6 +63,40 @@ def test_marks_of_two_classes_are_refused(make):
 
 
 @pytest.mark.parametrize(
+  ("labels", "row"),
+  [
+    ("x,y", [0, 1]),
+    ("x,y", [1.0, 0.0]),
+    ("x,y", ["0", "1"]),
+    ("false,true", [False, True]),
+    ("0,1", [0, 1]),
+  ],
+)
+def test_two_numbers_may_mean_both_classes_or_one_and_are_refused(make, labels, row):
+  rows = [{"sentence": "a", "label": row}, *ROWS[1:2]]
+  expected = "may mean both classes or one. List those that apply by name, as in"
+  with pytest.raises(InputError, match=f"line 1: label .* {expected}"):
+    make("multi_label", rows, labels=labels)
+
+
+@pytest.mark.parametrize("row", [["0", "1", "0"], ["false", "false", "true"]])
+@pytest.mark.parametrize("labels", ["", "0,1", "false,true,other"])
+def test_marks_written_as_text_are_refused(make, row, labels):
+  rows = [{"sentence": text, "label": row} for text in TEXTS]
+  known = set(row) <= set(labels.split(",")) or not labels
+  message = "repeats a number|Each label lists all of" if known else "label is|repeats"
+  with pytest.raises(InputError, match=message):
+    make("multi_label", rows, labels=labels)
+
+
+def test_names_that_are_numbers_may_be_listed_as_text(make):
+  rows = zip(TEXTS, [["0", "1"], ["1"], []], strict=False)
+  dataset = make("multi_label", [{"sentence": t, "label": x} for t, x in rows])
+  assert dataset.labels == ("0", "1")
+  assert dataset.train.sequence_labels.tolist() == [[True] * 2, [False, True], [False] * 2]
+
+
+@pytest.mark.parametrize(
   ("task", "label", "labels", "message"),
   [
     ("multi_label", "hot", "", "label is 'hot'; multi_label takes lists of classes"),
