@@ -114,15 +114,20 @@ def score(
     temperature: of the softmax over cosines, in the loss.
 
   Returns:
-    For pairs without scores: `loss`, the cross-entropy in nats of each anchor's positive
-    among the different positives of all records; the fractions `accuracy_at_1` and
-    `accuracy_at_10`; and `mrr`, the mean reciprocal rank, which is `score`. A tie counts
-    against the positive. With scores: `loss`, the mean squared error of the cosine;
-    `pearson`; and `spearman`, which is `score`. For both, `sequences`, the number of
-    records.
+    For pairs without scores, over all different anchors, each of which chooses among the
+    different positives of all records: the fractions `accuracy_at_1` and `accuracy_at_10`
+    with a right text that high; `mrr`, the mean reciprocal rank of the first right text,
+    which is `score`; `map_at_100` and `ndcg_at_10`. All positives of an anchor are right,
+    its own text is no candidate, and a tie counts against the right text. `loss` is the
+    cross-entropy in nats of each record's positive, among it and the wrong texts. With
+    scores: `loss`, the mean squared error of the cosine; `pearson`; and `spearman`, which
+    is `score`. For both, `sequences`, the number of records.
 
   Raises:
     ValueError: the outputs have a wrong number.
+
+  References:
+    `InformationRetrievalEvaluator` of sentence-transformers, whose figures these are.
   """
   assert store.texts is not None
   vectors = np.stack(outputs).astype(np.float32)  # type: ignore[arg-type]
@@ -140,38 +145,74 @@ def score(
       "pearson": scores.pearson(store.sequence_labels, cosines),
       "sequences": len(store),
     }
-  own, candidates = _different_positives(store)
-  positives = others[candidates].T
-  ranks, losses = [], []
-  for start in range(0, len(anchors), _BLOCK):
+  numbers = _text_numbers(store)
+  asked, first, repeats = np.unique(numbers, axis=0, return_index=True, return_inverse=True)
+  candidates, holders = np.unique(numbers[:, 1], return_index=True)
+  queries, begins, counts = np.unique(asked[:, 0], return_index=True, return_counts=True)
+  query, own = np.repeat(np.arange(len(queries)), counts), candidates.searchsorted(asked)
+  above, losses = np.empty(len(asked), np.int64), np.empty(len(asked))
+  for start in range(0, len(asked), _BLOCK):
     part = slice(start, start + _BLOCK)
-    cosines = anchors[part] @ positives
-    right = np.take_along_axis(cosines, own[part, None], axis=1)
-    ranks.append((cosines >= right).sum(axis=1))
-    highest = cosines.max(axis=1, keepdims=True)
-    sums = np.exp((cosines - highest) / temperature).sum(axis=1)
-    losses.append(np.log(sums) + (highest - right)[:, 0] / temperature)
-  rank = np.concatenate(ranks)
-  mrr = float((1 / rank).mean())
+    cosines = anchors[first[part]] @ others[holders].T
+    right = np.take_along_axis(cosines, own[part, 1:], axis=1)
+    wrong = candidates != asked[part, :1]  # an anchor's own text is none
+    of_query = counts[query[part]]
+    rows = np.repeat(np.arange(len(of_query)), of_query)
+    ends = of_query.cumsum()
+    places = np.arange(len(rows)) + np.repeat(
+      begins[query[part]] - ends + of_query, of_query
+    )
+    wrong[rows, own[places, 1]] = False
+    above[part] = (wrong & (cosines >= right)).sum(axis=1)
+    odds = np.where(wrong, (cosines - right) / temperature, -np.inf)
+    highest = np.maximum(odds.max(axis=1, keepdims=True), 0)
+    sums = np.exp(odds - highest).sum(axis=1) + np.exp(-highest[:, 0])
+    losses[part] = np.log(sums) + highest[:, 0]
   return {
-    "loss": float(np.concatenate(losses).mean()),
-    "score": mrr,
-    "mrr": mrr,
-    "accuracy_at_1": float((rank <= 1).mean()),
-    "accuracy_at_10": float((rank <= 10).mean()),
+    "loss": float(losses[repeats.reshape(-1)].mean()),
+    **_retrieval(query, above, begins, counts),
     "sequences": len(store),
   }
 
 
-def _different_positives(store: SequenceStore) -> tuple[np.ndarray, np.ndarray]:
-  """int64[N], the number of each record's positive; and a record that has it, for each."""
+def _retrieval(
+  query: np.ndarray, above: np.ndarray, begins: np.ndarray, counts: np.ndarray
+) -> dict[str, float]:
+  """Scores from how many wrong texts are above each right text of each query.
+
+  Args:
+    query: int64[R]; the query of each right text, in order.
+    above: int64[R].
+    begins, counts: int64[Q]; where the right texts of a query begin, and how many it has.
+  """
+  above = above[np.lexsort((above, query))]
+  place = np.arange(len(query)) - np.repeat(begins, counts) + 1  # among the right texts
+  rank = above + place
+
+  def sums(values: np.ndarray, limit: int) -> np.ndarray:
+    return np.add.reduceat(np.where(rank <= limit, values, 0), begins)
+
+  gains = 1 / np.log2(np.arange(10) + 2)
+  ideal = gains.cumsum()[np.minimum(counts, 10) - 1]
+  best, mrr = rank[begins], float((1 / rank[begins]).mean())
+  return {
+    "score": mrr,
+    "mrr": mrr,
+    "accuracy_at_1": float((best <= 1).mean()),
+    "accuracy_at_10": float((best <= 10).mean()),
+    "map_at_100": float((sums(place / rank, 100) / np.minimum(counts, 100)).mean()),
+    "ndcg_at_10": float((sums(1 / np.log2(rank + 1), 10) / ideal).mean()),
+  }
+
+
+def _text_numbers(store: SequenceStore) -> np.ndarray:
+  """int64[N, 2]; numbers of each record's anchor and positive; equal texts have one."""
   assert store.texts is not None
-  numbers: dict[bytes, int] = {}
-  own, candidates = np.empty(len(store), np.int64), []
+  known: dict[bytes, int] = {}
+  numbers = np.empty((len(store), 2), np.int64)
   for record in range(len(store)):
     first, last = store.texts.lengths[store.texts.ends[record] :][:2]
-    text = store.gather(np.array([record]))[first : first + last].tobytes()
-    if text not in numbers:
-      candidates.append(record)
-    own[record] = numbers.setdefault(text, len(numbers))
-  return own, np.array(candidates)
+    tokens = store.gather(np.array([record]))
+    for column, text in enumerate((tokens[:first], tokens[first : first + last])):
+      numbers[record, column] = known.setdefault(text.tobytes(), len(known))
+  return numbers

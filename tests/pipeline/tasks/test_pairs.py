@@ -205,42 +205,125 @@ def test_the_audit_finds_a_record_that_was_taken_apart(change):
 # ---- scores ----------------------------------------------------------------------------
 
 
-def test_retrieval_is_scored_against_all_different_positives():
-  store = made_up(37, seed=5)
-  rng = np.random.default_rng(1)
-  vectors = [x for x in rng.standard_normal((store.texts.ends[-1], 7))]
-  firsts = store.texts.ends[:-1]
-  texts = np.split(store.gather(np.arange(37)), np.cumsum(store.texts.lengths)[:-1])
-  # Two records have one positive, with one vector: neither is the other's rival.
-  records = [texts[i : i + n] for i, n in zip(firsts, store.texts.counts, strict=True)]
-  records[3][1] = records[8][1]
-  vectors[firsts[3] + 1] = vectors[firsts[8] + 1]
-  again = SequenceStore.from_sequences(
-    [
-      pairs.Record(np.concatenate(x).tolist(), sum(map(len, x)), 0, [*map(len, x)])
-      for x in records
-    ],
-    PAIR_SCHEMA,
+def of_texts(records: list[tuple[str, str]]) -> SequenceStore:
+  """Records of texts of single letters, in memory."""
+  ids = [[[CLS, *map(VOCABULARY.index, text), SEP] for text in one] for one in records]
+  flat = [[token for part in one for token in part] for one in ids]
+  made = zip(flat, ids, strict=True)
+  return SequenceStore.from_sequences(
+    [pairs.Record(x, len(x), 0, [*map(len, one)]) for x, one in made], PAIR_SCHEMA
   )
-  found = score("pairs", again, vectors, temperature=0.1)
-  unit = [v / np.linalg.norm(v) for v in vectors]
-  ranks, losses = [], []
-  for i, first in enumerate(firsts):
-    others = {records[j][1].tobytes(): unit[firsts[j] + 1] for j in range(37)}
-    assert len(others) == 36
-    own = unit[first] @ unit[first + 1]
-    cosines = [unit[first] @ v for k, v in others.items() if k != records[i][1].tobytes()]
-    ranks.append(1 + sum(cosine >= own for cosine in cosines))
+
+
+# Several right answers, a record twice, a pair and its reverse, an anchor that is its own
+# positive, and an anchor that is the positive of another.
+SEVERAL = [("a", "ab"), ("a", "ac"), ("b", "bc"), ("a", "ab"), ("d", "e"), ("e", "d")]
+SEVERAL += [("f", "f"), ("g", "b"), ("h", "hi"), ("i", "hi"), ("j", "a")]
+
+
+def random_vectors(records, *, seed=0):
+  rng = np.random.default_rng(seed)
+  return {text: rng.standard_normal(3) for one in records for text in one}
+
+
+def score_texts(records, by_text, **options):
+  vectors = [by_text[text] for one in records for text in one]
+  return score("pairs", of_texts(records), vectors, **options)
+
+
+@pytest.mark.parametrize(
+  "records",
+  [
+    [("how", "a"), ("how", "b"), ("where", "c")],
+    [("a", "b"), ("b", "a"), ("c", "d"), ("d", "c")],
+  ],
+)
+def test_perfect_vectors_score_one(records):
+  texts = sorted({text for one in records for text in one})
+  short = dict(zip(texts, "abcdefghij", strict=False))
+  records = [(short[anchor], short[positive]) for anchor, positive in records]
+  by_text: dict = {}  # each positive is near its anchor, some nearer than others
+  for number, (anchor, positive) in enumerate(records):
+    by_text.setdefault(anchor, np.eye(11)[number])
+    noise = 0.1 * (number + 1) * np.eye(11)[10 - number]
+    by_text.setdefault(positive, by_text[anchor] + noise)
+  found = score_texts(records, by_text)
+  for name in ("score", "mrr", "accuracy_at_1", "map_at_100", "ndcg_at_10"):
+    assert found[name] == 1
+  assert found["sequences"] == len(records)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_retrieval_is_scored_as_in_a_loop(seed):
+  by_text = {
+    k: v / np.linalg.norm(v) for k, v in random_vectors(SEVERAL, seed=seed).items()
+  }
+  found, losses, ranks = score_texts(SEVERAL, by_text, temperature=0.1), [], {}
+  for anchor, positive in SEVERAL:
+    right = {other for x, other in SEVERAL if x == anchor}
+    wrong = {other for _, other in SEVERAL} - right - {anchor}
+    cosines = [by_text[anchor] @ by_text[other] for other in wrong]
+    own = by_text[anchor] @ by_text[positive]
     losses.append(np.log(sum(np.exp((x - own) / 0.1) for x in [own, *cosines])))
-  assert found["mrr"] == found["score"] == pytest.approx(np.mean(1 / np.array(ranks)))
-  assert found["accuracy_at_1"] == pytest.approx(np.mean(np.array(ranks) == 1))
-  assert found["accuracy_at_10"] == pytest.approx(np.mean(np.array(ranks) <= 10))
+    above = sum(cosine >= own for cosine in cosines)
+    ranks[anchor] = min(ranks.get(anchor, 99), 1 + above)
+  first = np.array([*ranks.values()])
   assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-  assert found["sequences"] == 37
-  alike = score("pairs", again, [np.ones(3)] * len(vectors), temperature=0.1)
-  assert alike["mrr"] == pytest.approx(1 / 36)  # ties are not hits
+  assert found["mrr"] == found["score"] == pytest.approx(np.mean(1 / first))
+  assert found["accuracy_at_1"] == pytest.approx(np.mean(first == 1))
+  assert found["accuracy_at_10"] == 1
+
+
+def test_ties_are_misses_and_many_records_are_scored_in_blocks(monkeypatch):
+  records = [(x, x * 2) for x in "abcdefghij"]
+  vectors = dict.fromkeys((text for one in records for text in one), np.ones(3))
+  assert score_texts(records, vectors)["mrr"] == pytest.approx(1 / 10)
+  whole = score_texts(SEVERAL, random_vectors(SEVERAL))
+  monkeypatch.setattr(pairs, "_BLOCK", 2)
+  assert score_texts(SEVERAL, random_vectors(SEVERAL)) == pytest.approx(whole)
   with pytest.raises(ValueError, match="Found 3 vectors; expected"):
-    score("pairs", again, vectors[:3], temperature=0.1)
+    score("pairs", of_texts(records), [np.ones(3)] * 3)
+
+
+@pytest.mark.extra("sentence_transformers")
+@pytest.mark.parametrize("seed", range(3))
+def test_retrieval_is_scored_as_by_sentence_transformers(seed):
+  torch = pytest.importorskip("torch")
+  from sentence_transformers import util
+  from sentence_transformers.sentence_transformer import evaluation
+
+  letters = np.random.default_rng(seed).choice([*"abcdefghij"], (61, 2, 2))
+  records = [("".join(one), "".join(other)) for one, other in letters]
+  by_text = random_vectors(records, seed=seed)
+
+  class Model:
+    """Gives a text its vector."""
+
+    def encode_query(self, texts, **_):
+      return torch.tensor(np.array([by_text[text] for text in texts]))
+
+    encode_document = encode_query
+
+  names = {"accuracy@k": (1, 10), "map@k": (100,), "mrr@k": (100,), "ndcg@k": (10,)}
+  each: dict = {name: [] for name in names}
+  for anchor in {anchor for anchor, _ in records}:
+    right = {other for one, other in records if one == anchor}
+    corpus = {other: other for _, other in records if other != anchor or other in right}
+    evaluator = evaluation.InformationRetrievalEvaluator(
+      {"0": anchor},
+      corpus,
+      {"0": right},
+      mrr_at_k=[100],
+      score_functions={"cosine": util.cos_sim},
+    )
+    metrics = evaluator.compute_all_metrics(Model())["cosine"]
+    for name, limits in names.items():
+      each[name].append([metrics[name][limit] for limit in limits])
+  expected = np.concatenate([np.mean(each[name], axis=0) for name in names])
+  ours = "accuracy_at_1", "accuracy_at_10", "map_at_100", "mrr", "ndcg_at_10"
+  found = score_texts(records, by_text)
+  assert [found[name] for name in ours] == pytest.approx(expected, abs=1e-9)
+  assert 0 < found["mrr"] < 1
 
 
 def test_scored_pairs_are_scored_by_the_ranks_of_their_cosines(make):
