@@ -14,6 +14,7 @@ import argparse
 import collections
 import contextlib
 import functools
+import glob
 import json
 import logging
 import os
@@ -128,6 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
 def run(options: argparse.Namespace):
   """Runs the command with parsed options."""
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
+  if options.out:
+    _check_out(options.out, options.input)
   compiler.keep_programs()
   opened = open_model(options)
   results = make_results(opened, options)
@@ -161,9 +164,11 @@ def embed(
     float32[N, D], in the order of the texts.
 
   Raises:
-    InputError, WeightsError: there is no such model or pooling, or a sentence is not text
-      or has two tabs.
+    InputError, WeightsError: there is no such model or pooling, `sentences` is one text,
+      or a sentence is not text or has two tabs.
   """
+  expected = "several texts. Put a single text in a list"
+  check(not isinstance(sentences, str | bytes), "sentences", sentences, expected)
   known = *POOLINGS, AUTO
   check(pooling in known, "pooling", pooling, f"one of {', '.join(known)}")
   options = _parser().parse_args([str(folder), f"--embed={pooling}"])
@@ -244,12 +249,22 @@ def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
   print(f"{said}, {opened.computed}", file=sys.stderr)
 
 
+def _check_out(out: str, source: str):
+  """Refuses to write over what is read, or beside it in a folder that is read."""
+  target = pathlib.Path(out).resolve()
+  read = {pathlib.Path(name).resolve() for name in (source, *glob.glob(source))}
+  fits = source == STANDARD_INPUT or read.isdisjoint((target, *target.parents))
+  check(fits, "--out", out, f"a file that --input={source} does not read")
+
+
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):
   """Prints how many examples lost tokens; a context split into windows loses none."""
   longest = settings.max_sequence_length
   if count := tally["truncated_questions"]:
     most = squad.limits(longest)[0]
     print(f"truncated {count:,} questions: longer than {most} tokens", file=sys.stderr)
+  if count := tally["untagged_words"]:
+    print(f"{count:,} words have no tokens, and so no tag (null)", file=sys.stderr)
   cut = settings.task not in ("squad", "tagging") or settings.too_long == "truncate"
   if cut and (count := tally["too_long"]):
     limit = f"--max-sequence-length {longest}"

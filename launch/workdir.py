@@ -60,12 +60,13 @@ def check(
   """
   workdir, changes = pathlib.Path(workdir), ""
   if has_begun(workdir):
-    if not allow_changes:
-      check_same(workdir, config)
     if fixed := differences(workdir, config, groups=_FIXED, ignore=_NOT_FIXED):
       raise ConfigError(
-        f"{workdir} has another model, packing or optimizer: {fixed}. Give a new --workdir."
+        f"{workdir} has another model, packing or optimizer: {fixed}. Give the same config, "
+        f"or another --workdir. {_remedy(workdir, fixed)}".rstrip()
       )
+    if not allow_changes:
+      check_same(workdir, config)
     if changes := differences(workdir, config):
       print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
   elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
@@ -78,6 +79,13 @@ def check(
   except OSError as error:
     raise ConfigError(f"--workdir={workdir} cannot be written: {error}.") from error
   return bool(changes)
+
+
+def _remedy(workdir: pathlib.Path, changes: str) -> str:
+  """What takes the run's weights along to another folder; "" where they cannot fit."""
+  if "model." in changes:
+    return ""
+  return f"To continue from its weights, set --config.model.init_from={workdir} there."
 
 
 def has_begun(workdir: str | pathlib.Path) -> bool:
@@ -213,5 +221,5 @@ def check_same(workdir: str | pathlib.Path, config: ConfigDict, **fields: tuple[
   if changes := differences(workdir, config, **fields):
     raise ConfigError(
       f"{workdir} holds a run with another config: {changes}. Give the same config, or "
-      "another --workdir; train.py accepts it with --allow_changed_config."
+      f"another --workdir{_accepted(changes)}."
     )

@@ -542,3 +542,78 @@ def test_an_interrupt_is_one_line(folders):
   assert process.returncode == 130
   assert errors.endswith("Stopped. A file of results is written whole or not at all.\n")
   assert "Traceback" not in errors
+
+
+def test_a_word_without_tokens_gets_no_tag_and_the_others_theirs(folders, answer):
+  folder, words = folders / "tagging", [*"ab.cd?efghij"] * 5
+  (expected,) = answer(folder, typed=json.dumps({"tokens": words}))[1]
+  invisible = "\u0301"  # a bare accent, of which nothing is left without accents
+  places = 0, 1, 7, 31, 60, len(words) + 5
+  more = list(words)
+  for place in places:
+    more.insert(place, invisible)
+  status, (found,), errors = answer(folder, typed=json.dumps({"tokens": more}))
+  assert (status, found["tokens"]) == (0, more)
+  for name in ("tags", "probabilities"):
+    assert [x for x in found[name] if x is not None] == pytest.approx(expected[name])
+    assert [n for n, x in enumerate(found[name]) if x is None] == [*places]
+  assert "6 words have no tokens, and so no tag" in errors
+  (found,) = answer(folder, typed=json.dumps({"tokens": [invisible]}))[1]
+  assert found == {
+    "id": "0",
+    "tokens": [invisible],
+    "tags": [None],
+    "probabilities": [None],
+  }
+
+
+@pytest.mark.parametrize(
+  ("rows", "message"),
+  [
+    (
+      [{"id": "1"}, {}],
+      "line 2 has no id, but those before it have. Give every example an id",
+    ),
+    ([{}, {"idx": 0}], "line 2 is the first with an id. Give every example an id"),
+  ],
+)
+def test_a_number_is_not_mixed_with_ids(folders, answer, rows, message):
+  typed = "\n".join(json.dumps({"sentence": "a b"} | row) for row in rows)
+  status, found, errors = answer(folders / "classification", typed=typed)
+  assert (status, found) == (2, [])
+  assert message in errors
+
+
+@pytest.mark.parametrize(
+  "typed",
+  ['["a b", "c d"]', '[\n{"sentence": "a"}\n]', '[{"sentence": "a"},', '["a b",\n"c"]'],
+)
+def test_a_json_array_is_not_a_sentence(folders, answer, typed):
+  status, found, errors = answer(folders / "classification", typed=typed)
+  assert (status, found) == (2, [])
+  assert "standard input holds a JSON array; expected JSON lines" in errors
+
+
+@pytest.mark.parametrize("typed", ["[a] b c", "[1]", "[ a b", "[]"])
+def test_a_sentence_may_begin_with_a_bracket(folders, answer, typed):
+  status, found, _ = answer(folders / "classification", typed=typed)
+  assert (status, len(found)) == (0, 1)
+
+
+def test_one_text_instead_of_several_is_refused(folders):
+  with pytest.raises(
+    InputError, match=r"sentences is 'a b'; .* Put a single text in a list"
+  ):
+    predict.embed(folders / "classification", "a b")
+
+
+def test_what_is_read_is_not_written_over(folders, answer, tmp_path):
+  path = write_lines(tmp_path / "rows.jsonl", [{"sentence": "a b"}])
+  (tmp_path / "link.jsonl").symlink_to(path)
+  before = path.read_bytes()
+  for source in (path, tmp_path, tmp_path / "*.jsonl", tmp_path / "link.jsonl"):
+    words = folders / "classification", "--input", source, "--out", path
+    status, found, errors = answer(*words)
+    assert (status, found) == (2, [])
+    assert f"expected a file that --input={source} does not read" in errors
+  assert path.read_bytes() == before

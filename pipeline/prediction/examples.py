@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -58,7 +60,8 @@ def read_examples(
 
   Raises:
     InputError: the task predicts nothing; there is no such source, or it lacks a field.
-      While reading: an example is invalid, or two questions have one id.
+      While reading: an example is invalid, two questions have one id, or only some examples
+      have an id.
   """
   task, settings = find_task(settings)
   if task.make_unlabelled is None:
@@ -115,6 +118,10 @@ def _standard_input(fields: DocumentFields) -> Iterator[Document]:
   all_lines = itertools.chain(head, lines)
   if head and head[-1][1].lstrip().startswith("{"):
     return textfiles.split_json_lines(all_lines, name, fields)
+  if head and _begins_array(head[-1][1]):
+    raise InputError(
+      f"{name} holds a JSON array; expected JSON lines. Convert it with jq -c '.[]'."
+    )
   if head and not fields.line_fields:
     raise InputError(
       f"{name}, line {head[-1][0]}: expected JSON lines with {', '.join(fields.required)}."
@@ -122,14 +129,30 @@ def _standard_input(fields: DocumentFields) -> Iterator[Document]:
   return textfiles.split_sentences(all_lines, name, fields)
 
 
+def _begins_array(line: str) -> bool:
+  """Whether a line is a JSON array of objects or texts, or its beginning."""
+  text = "".join(line.split())
+  if text == "[" or text.startswith("[{"):
+    return True
+  with contextlib.suppress(ValueError, RecursionError):
+    values = json.loads(line)
+    return isinstance(values, list) and any(isinstance(x, str | list) for x in values)
+  return text.startswith('["') and text.endswith('",')
+
+
 def _examples(
   task: Task, documents: Iterator[Document], encoder: Encoder
 ) -> Iterator[Example]:
   assert task.make_unlabelled is not None
-  seen = set()
+  seen, have_ids = set(), None
   made = task.make_unlabelled(documents, encoder)
   for number, (document, sequences) in enumerate(made):
-    name = _id(document, number)
+    given = _id(document)
+    if have_ids not in (None, given is not None):
+      has = "has no id, but those before it have" if have_ids else "is the first with an id"
+      raise InputError(f"{document.where} {has}. Give every example an id, or none.")
+    have_ids = given is not None
+    name = str(number) if given is None else given
     if "id" in task.fields:  # answers are stored by id
       if name in seen:
         raise InputError(f"{document.where}: the id {short_repr(name)} occurs twice.")
@@ -137,8 +160,8 @@ def _examples(
     yield Example(name, sequences, document.where)
 
 
-def _id(document: Document, number: int) -> str:
+def _id(document: Document) -> str | None:
   for field in _IDS:
     if (value := document.fields.get(field)) is not None:
       return str(value)
-  return str(number)
+  return None

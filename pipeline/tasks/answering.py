@@ -36,17 +36,20 @@ def answer_classes(_, outputs: Outputs, label_names: Sequence[str], __) -> dict:
 
 
 def answer_tags(windows: Sequence, outputs: Outputs, label_names: Sequence[str], _) -> dict:
-  """The words with their likeliest tags, and the probabilities of these."""
+  """The words with their likeliest tags, and the probabilities of these.
+
+  A word without tokens has None instead of a tag and a probability.
+  """
   if not windows:
     return {"tokens": [], "tags": [], "probabilities": []}
+  words = [word for window in windows for word in window.words]
+  has_tag = np.array([not isinstance(word, tagging.UntaggedWord) for word in words])
   _, logits = tagging.of_words([window.token_labels for window in windows], outputs)
-  best = logits.argmax(axis=1)
   weights = np.exp(np.float64(logits) - np.float64(logits).max(axis=1, keepdims=True))
-  return {
-    "tokens": [word for window in windows for word in window.words],
-    "tags": [label_names[number] for number in best],
-    "probabilities": (weights.max(axis=1) / weights.sum(axis=1)).tolist(),
-  }
+  tags, probabilities = np.full((2, len(words)), None)
+  tags[has_tag] = [label_names[number] for number in logits.argmax(axis=1)]
+  probabilities[has_tag] = (weights.max(axis=1) / weights.sum(axis=1)).tolist()
+  return {"tokens": words, "tags": tags.tolist(), "probabilities": probabilities.tolist()}
 
 
 def answer_value(_, outputs: Outputs, *__) -> dict:

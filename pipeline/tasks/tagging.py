@@ -31,6 +31,10 @@ class TaggedWindow(NamedTuple):
   window_start: int
 
 
+class UntaggedWord(str):
+  """A word without tokens, among the `words` of a window to predict: it gets no tag."""
+
+
 def words_of(document: Document) -> list[str]:
   """The words of a document, a list of texts; a text is split at white space.
 
@@ -73,22 +77,24 @@ def unlabelled_sequences(
 ) -> Iterator[tuple[Document, list[TaggedWindow]]]:
   """Each document and its windows, with label 0 for its words; none without words.
 
+  A word without pieces is an `UntaggedWord` of a window.
+
   Raises:
-    InputError: `tokens` is invalid, or a word has no piece; or a sentence is too long, if
-      the settings forbid it.
+    InputError: `tokens` is invalid; or a sentence is too long, if the settings forbid it.
   """
   for document in documents:
     words = words_of(document)
-    yield document, list(_windows(document, words, [0] * len(words), encoder))
+    yield document, list(_windows(document, words, None, encoder))
 
 
 def _windows(
-  document: Document, words: list[str], labels: list[int], encoder: Encoder
+  document: Document, words: list[str], labels: list[int] | None, encoder: Encoder
 ) -> Iterator[TaggedWindow]:
   """The windows of a sentence, each half a window after the previous one.
 
   Where two windows overlap, each scores the words that have more context in it. A window
-  that would score none, inside a very long word, is left out.
+  that would score none, inside a very long word, is left out. Without labels, words
+  without pieces are allowed, and belong to the window of the next word.
   """
   if not words:
     encoder.tally["empty_sentences"] += 1
@@ -99,11 +105,17 @@ def _windows(
   last = np.array([end for _, end in offsets], np.int64) - 1
   owners = np.searchsorted(starts, last, side="right") - 1  # the word of each piece
   is_first = np.diff(owners, prepend=-1) > 0
-  if is_first.sum() < len(words):
-    word = words[np.setdiff1d(np.arange(len(words)), owners)[0]]
-    raise InputError(
-      f"{document.where}: the word {short_repr(word)} has no tokens. Omit it and its tag."
-    )
+  if (untagged := np.setdiff1d(np.arange(len(words)), owners)).size:
+    if labels is not None:
+      word = ascii(words[untagged[0]])  # which may be invisible
+      raise InputError(
+        f"{document.where}: the word {word} has no tokens. Omit it and its tag."
+      )
+    encoder.tally["untagged_words"] += untagged.size
+    words = list(words)
+    for number in untagged:
+      words[number] = UntaggedWord(words[number])
+  values = np.zeros(len(words), int) if labels is None else np.array(labels)
   encoder.tally["documents_used"] += 1
   room = encoder.settings.max_sequence_length - _SPECIAL_TOKENS
   if len(ids) > room:
@@ -112,19 +124,23 @@ def _windows(
   spans = list(squad.spans(len(ids), room=room, stride=room // 2))
   middles = [(start + stop) // 2 for (_, stop), (start, _) in itertools.pairwise(spans)]
   bounds = itertools.pairwise([0, *middles, len(ids)])
+  done = 0  # words of earlier windows
+  last_word = owners[-1] if len(ids) else -1
   for (start, stop), (low, high) in zip(spans, bounds, strict=True):
     place = np.arange(start, stop)
     is_scored = is_first[start:stop] & (place >= low) & (place < high)
-    if not is_scored.any():
+    if not is_scored.any() and len(ids):
       continue
     scored = owners[start:stop]
-    marks = np.where(is_scored, np.array(labels)[scored], UNLABELLED).tolist()
+    marks = np.where(is_scored, values[scored], UNLABELLED).tolist()
+    last = max(scored[is_scored], default=last_word)
+    begin, done = done, len(words) if last == last_word else last + 1
     yield TaggedWindow(
       [encoder.cls, *ids[start:stop], encoder.sep],
       len(marks) + _SPECIAL_TOKENS,
       0,
       [UNLABELLED, *marks, UNLABELLED],
-      [words[number] for number in scored[is_scored]],
+      words[begin:done],
       start,
     )
 
