@@ -139,7 +139,8 @@ class TrainingRun:
     if position["batch_size"] != rows:
       raise ConfigError(
         f"The config comes to {rows} rows a step; the run has {position['batch_size']}. "
-        "Keep its batch size, packing and number of devices, or give another --workdir."
+        "Keep its batch size, packing and number of devices, or start from its weights: "
+        f"--config.model.init_from={self.folder}, another --workdir."
       )
     if step > steps:
       raise ConfigError(

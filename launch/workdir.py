@@ -31,6 +31,8 @@ _NOT_FIXED = (
   *("model.attention_impl", "model.remat", "model.dtype", "model.init_from"),
   *("model.dropout_rate", "model.attention_dropout_rate", "packing.adjust"),
 )
+# What changes the rows of a step, by which a run counts its position in the data.
+_OTHER_ROWS, _SAME_ROWS = ("train.batch_size", "data."), ("data.directory",)
 
 
 def is_run(workdir: str | pathlib.Path) -> bool:
@@ -61,12 +63,18 @@ def check(
   workdir, changes = pathlib.Path(workdir), ""
   if has_begun(workdir):
     if fixed := differences(workdir, config, groups=_FIXED, ignore=_NOT_FIXED):
+      where = "give another --workdir"
+      if "model." not in fixed:  # its weights fit
+        where = _anew(workdir)
       raise ConfigError(
-        f"{workdir} has another model, packing or optimizer: {fixed}. Give the same config, "
-        f"or another --workdir. {_remedy(workdir, fixed)}".rstrip()
+        f"{workdir} has another model, packing or optimizer: {fixed}. Give the same ones, "
+        f"or {where}."
       )
     if not allow_changes:
-      check_same(workdir, config)
+      other_rows = differences(workdir, config, groups=_OTHER_ROWS, ignore=_SAME_ROWS)
+      instead = f"or {_anew(workdir)}"
+      accepted = "--allow_changed_config to accept it, or another --workdir"
+      check_same(workdir, config, remedy=instead if other_rows else accepted)
     if changes := differences(workdir, config):
       print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
   elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
@@ -81,11 +89,9 @@ def check(
   return bool(changes)
 
 
-def _remedy(workdir: pathlib.Path, changes: str) -> str:
-  """What takes the run's weights along to another folder; "" where they cannot fit."""
-  if "model." in changes:
-    return ""
-  return f"To continue from its weights, set --config.model.init_from={workdir} there."
+def _anew(workdir: pathlib.Path) -> str:
+  """How a new run starts from the weights of one that cannot go on with a config."""
+  return f"start from its weights: --config.model.init_from={workdir}, another --workdir"
 
 
 def has_begun(workdir: str | pathlib.Path) -> bool:
@@ -216,10 +222,21 @@ def differences(
   )
 
 
-def check_same(workdir: str | pathlib.Path, config: ConfigDict, **fields: tuple[str, ...]):
-  """Raises ConfigError if a run's folder belongs to a config with `differences`."""
+def check_same(
+  workdir: str | pathlib.Path,
+  config: ConfigDict,
+  *,
+  remedy: str = "or another --workdir",
+  **fields: tuple[str, ...],
+):
+  """Raises ConfigError if a run's folder belongs to a config with `differences`.
+
+  Args:
+    workdir, config, fields: as for `differences`.
+    remedy: completes "Give the same config, ...".
+  """
   if changes := differences(workdir, config, **fields):
     raise ConfigError(
-      f"{workdir} holds a run with another config: {changes}. Give the same config, or "
-      f"another --workdir{_accepted(changes)}."
+      f"{workdir} holds a run with another config: {changes}. Give the same config, "
+      f"{remedy}."
     )

@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,6 +260,8 @@ def test_an_exported_directory_gives_the_same_answers(folders, answer, tmp_path)
   assert ours["id"] == "x"
   about = {"vocabulary": VOCABULARY, "labels": ()}
   hf.export_model(stored.config, stored.load(), tmp_path / "exported", **about)
+  modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "exported").iterdir()}
+  assert len(modes) == 1  # others may read the weights as they may the config
   (found,) = answer(tmp_path / "exported", *options)[1]
   assert [*found["probabilities"]] == ["LABEL_0", "LABEL_1", "LABEL_2"]
   assert [*found["probabilities"].values()] == [*ours["probabilities"].values()]
@@ -433,6 +436,23 @@ def test_what_a_folder_says_and_we_cannot_do_is_refused(
     assert model_command(["import", str(encoder), "--out", str(tmp_path / "ours")]) == 2
   if "pooling" in message:
     assert answer(encoder, "--embed", "cls", typed="a b")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["1_Pooling", "sentence_bert_config.json"])
+def test_files_of_sentence_transformers_without_modules_are_named(
+  encoder, answer, tmp_path, name
+):
+  modules = "Transformer", "Pooling"
+  write_modules(encoder, *modules, pooling={"pooling_mode_cls_token": True})
+  (encoder / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+  (encoder / "modules.json").unlink()
+  for other in encoder.iterdir():
+    if other.name in {"1_Pooling", "sentence_bert_config.json"} - {name}:
+      shutil.rmtree(other) if other.is_dir() else other.unlink()
+  status, found, errors = answer(encoder, "--embed", typed="a b")
+  assert (status, found, errors.count("\n")) == (2, [], 1)
+  assert f"has {name}, but no modules.json" in errors
+  assert model_command(["import", str(encoder), "--out", str(tmp_path / "ours")]) == 2
 
 
 @pytest.mark.slow

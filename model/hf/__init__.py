@@ -169,6 +169,8 @@ def export_model(
       safetensors.numpy.save_file(arrays, partial / WEIGHTS, metadata={"format": "pt"})
     except safetensors.SafetensorError as error:
       raise OSError(str(error)) from error
+    # Its writer gives a file to its owner alone; others have the mode that is usual here.
+    (partial / WEIGHTS).chmod(partial.stat().st_mode & 0o666)
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
     longest = config.max_position_embeddings

@@ -41,12 +41,14 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
     instead: the user's mode, in place of the folder's.
 
   Raises:
-    WeightsError: the folder has another module, another mode without `instead`, prompts or
+    WeightsError: the folder has other files of sentence-transformers, but no list of
+      modules; it has another module, another mode without `instead`, prompts or
       lower case that a program would have to add; or a file is damaged.
   """
   folder = stored.directory
   path = folder / MODULES
   if not path.exists():
+    _refuse_without_modules(folder)
     return Pooling(instead or "mean")
   own, normalized = _read(folder / _TRANSFORMER), "Normalize" in _modules(folder)
   prompts = _read(folder / _PROMPTS)
@@ -71,6 +73,16 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
   what += [f"at most {longest} tokens a text"] if longest else []
   what += ["vectors of length 1"] if normalized else []
   return Pooling(mode, longest, normalized, f"as {path} says: {', '.join(what)}")
+
+
+def _refuse_without_modules(folder: pathlib.Path):
+  """Refuses files of sentence-transformers that nothing says how to combine."""
+  left = [path for path in (folder / _TRANSFORMER, *folder.glob("1_*")) if path.exists()]
+  if left:
+    raise WeightsError(
+      f"{folder} has {' and '.join(path.name for path in left)}, but no {MODULES}, which says "
+      f"how to use them. Copy the model's own {MODULES} there, or remove them."
+    )
 
 
 def write_pooling(folder: pathlib.Path, pooling: Pooling, *, width: int):
@@ -109,6 +121,7 @@ def copy_pooling(source: pathlib.Path, folder: pathlib.Path):
     WeightsError: the folder has a module that would be lost, such as Dense.
   """
   if not (source / MODULES).exists():
+    _refuse_without_modules(source)
     return
   names = [MODULES, _PROMPTS, str(_config_of_pooling(source).relative_to(source))]
   for name in names:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from packing import InputError
@@ -59,6 +60,7 @@ class DocumentFields:
       file holds running text.
     classes: fields whose values are classes, or lists of classes. Where a source names its
       own classes, their numbers become names.
+    similar: a pattern of names that are no field, but probably mean one; "" for none.
   """
 
   required: tuple[str, ...]
@@ -67,6 +69,7 @@ class DocumentFields:
   documents: str = "blank-line"
   line_fields: tuple[str, ...] = ()
   classes: tuple[str, ...] = ()
+  similar: str = ""
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -75,6 +78,23 @@ class DocumentFields:
   def column(self, field: str) -> str:
     """The name of a field in the source."""
     return dict(self.columns).get(field, field)
+
+  def check_unread(self, found: Iterable[str], where: str):
+    """Refuses names of a source that are not read, but probably mean a field.
+
+    Raises:
+      InputError: names the first of them, and how to read it.
+    """
+    if not self.similar:
+      return
+    read = set(map(self.column, self.names))
+    for name in found:
+      if name not in read and re.fullmatch(self.similar, name):
+        field = "FIELD" if name.lower().startswith("pos") else self.optional[0]
+        raise InputError(
+          f"{where} has {name!r}, which is not read. Name it with columns "
+          f'"{field}={name}", or remove it.'
+        )
 
 
 def select_fields(
@@ -93,9 +113,11 @@ def select_fields(
       the source has them.
 
   Raises:
-    InputError: a required field is missing, or a text is too long or invalid.
+    InputError: a required field is missing, a field has another name, or a text is too
+      long or invalid.
   """
   selected = {}
+  fields.check_unread(values, where)
   for field in fields.names:
     column = fields.column(field)
     if column in values:

@@ -35,6 +35,7 @@ def check(path: pathlib.Path, fields: DocumentFields):
     InputError: the file is damaged, lacks a column, or has one twice.
   """
   schema, _ = _open(path, fields)
+  fields.check_unread(schema.names, str(path))
   for column in map(fields.column, fields.names):
     if schema.names.count(column) > 1:
       raise InputError(f"{path} has several columns {column!r}. Rename the others.")

@@ -19,6 +19,8 @@ from pipeline.tasks.encoder import Encoder
 
 RANKED = "anchor", "positive"
 NEGATIVES = ("negative", *(f"negative_{number}" for number in range(1, 51)))
+# Columns of this name that are not read would be lost without a word.
+SIMILAR = r"(?i)(hard[ _-]?)?(neg|negative|pos|positive)s?[ _-]?\d*"
 SCORED = "sentence1", "sentence2"
 _EXAMPLES = 64  # tokenised at a time
 _BLOCK = 1024  # anchors compared with all texts at a time
@@ -95,7 +97,7 @@ def _score(document: Document) -> float:
   value = glue.parse_label(document, (), field="score")
   if abs(value) > 1:
     raise InputError(
-      f"{document.where}: score is {value:g}; expected -1 to 1. Divide all by the largest."
+      f"{document.where}: score is {value!r}; expected -1 to 1. Divide all by the largest."
     )
   return value
 

@@ -69,6 +69,7 @@ class Task:
       be given.
     too_long: the values that the setting `too_long` may have, the default first.
     optional: the fields that a document may also have.
+    similar: a pattern of other names that probably mean one of its fields; "" for none.
     filter: the setting that leaves out short documents; "" if none does.
     min_documents: the fewest documents that a split must have.
     names_labels: whether the setting `labels`, or else the data, names the classes.
@@ -93,6 +94,7 @@ class Task:
   texts: Callable[[Document, DatasetSettings], Iterable[str]] | None
   too_long: tuple[str, ...]
   optional: tuple[str, ...] = ()
+  similar: str = ""
   filter: str = ""
   min_documents: int = 1
   names_labels: bool = False
@@ -119,7 +121,8 @@ class Task:
     """The fields to read from each document.
 
     Raises:
-      InputError: `columns` names a field that the task does not have.
+      InputError: `columns` names a field that the task does not have, or one column for two
+        fields.
     """
     columns = settings.column_names()
     known = (*self.fields, *self.optional)
@@ -127,12 +130,21 @@ class Task:
       check(field in known, "A field in columns", field, f"one of {', '.join(known)}")
     named = tuple(field for field, _ in columns if field in self.optional)
     optional = tuple(field for field in self.optional if field not in named)
+    readers: dict[str, str] = {}
+    for field in (*self.fields, *named):
+      column = dict(columns).get(field, field)
+      other = readers.setdefault(column, field)
+      if other != field and "id" not in (field, other):
+        raise InputError(
+          f"{other} and {field} are both column {column!r}. Name another with columns."
+        )
     return DocumentFields(
       (*self.fields, *named),
       optional,
       columns,
       settings.documents,
       classes=("label", "tags") if self.has_classes else (),
+      similar=self.similar,
     )
 
 
@@ -304,7 +316,9 @@ TASKS = {
     line_fields=("tokens",),
     answer=answering.answer_tags,
   ),
-  "pairs": _pair_task(pairs.RANKED, PAIR_SCHEMA, optional=pairs.NEGATIVES),
+  "pairs": _pair_task(
+    pairs.RANKED, PAIR_SCHEMA, optional=pairs.NEGATIVES, similar=pairs.SIMILAR
+  ),
   "scored_pairs": _pair_task((*pairs.SCORED, "score"), SCORED_PAIR_SCHEMA),
   "classification": _sentence_task(
     glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True

@@ -206,6 +206,30 @@ def test_what_a_run_stands_on_cannot_change(tmp_path, field, value, may_change):
       workdir.check(tmp_path, config, allow_changes=True)
 
 
+@pytest.mark.parametrize(
+  ("field", "value", "remedy"),
+  [
+    ("train.steps", 9, "--allow_changed_config to accept it, or another --workdir."),
+    ("data.directory", "moved", "--allow_changed_config to accept it"),
+    ("train.batch_size", 4, "--config.model.init_from={}, another --workdir."),
+    ("data.max_sequence_length", 64, "--config.model.init_from={}, another --workdir."),
+    ("optimizer.name", "adamw", "--config.model.init_from={}, another --workdir."),
+    ("model.size", "large", "Give the same ones, or give another --workdir."),
+  ],
+)
+def test_only_remedies_that_work_are_offered(tmp_path, field, value, remedy):
+  config = base.get_config()
+  workdir.check(tmp_path, config)
+  workdir.record(tmp_path, config, DATASET)
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(ConfigError) as raised:
+    workdir.check(tmp_path, config)
+  assert f"{field} was" in str(raised.value)
+  assert remedy.format(tmp_path) in str(raised.value)
+  for other in {"allow_changed", "init_from"}:
+    assert (other in str(raised.value)) == (other in remedy)
+
+
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
   workdir.check(tmp_path, CONFIG)
   for _ in range(2):

@@ -1,6 +1,7 @@
 """Pairs of texts: from every format to records, batches and scores."""
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -96,6 +97,7 @@ def test_scores_are_kept_and_the_longest_text_is_cut(make):
     ("scored_pairs", {"score": float("nan")}, "score is nan; expected a 32-bit number"),
     ("scored_pairs", {"score": True}, "score is True; expected a 32-bit number"),
     ("scored_pairs", {"score": 3.5}, "score is 3.5; expected -1 to 1"),
+    ("scored_pairs", {"score": 1.0000001}, "score is 1.0000001; expected -1 to 1"),
     ("scored_pairs", {}, "has no 'score'"),
   ],
 )
@@ -116,6 +118,41 @@ def test_columns_that_occur_twice_or_are_unknown_are_refused(tmp_path, vocab_fil
     prepare(tmp_path / "out", settings)
   (tmp_path / "a.csv").write_text("query,answer\na,b\n")
   with pytest.raises(InputError, match=r"no column 'anchor'; found 'query'"):
+    prepare(tmp_path / "out", settings)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+  "name", ["hard_negative", "negative_0", "negative_51", "neg", "negatives", "positive_2"]
+)
+def test_a_column_that_would_be_lost_is_named(tmp_path, vocab_file, suffix, name):
+  row, path = (
+    {"anchor": "a", "positive": "b", name: "c", "id": "7"},
+    tmp_path / f"a.{suffix}",
+  )
+  if suffix == "parquet":
+    pa.parquet.write_table(pa.Table.from_pylist([row] * 3), path)
+  elif suffix == "csv":
+    path.write_text("\n".join([",".join(row), *[",".join(row.values())] * 3]) + "\n")
+  else:
+    path.write_text((json.dumps(row) + "\n") * 3)
+  settings = DatasetSettings(str(path), 24, task="pairs", vocab_file=vocab_file)
+  with pytest.raises(InputError, match=f"has '{name}', which is not read. Name it with"):
+    prepare(tmp_path / "out", settings, num_workers=1)
+  named = dataclasses.replace(settings, columns=f"negative={name}")
+  assert prepare(tmp_path / "named", named, num_workers=1).train.texts.most == 3
+
+
+def test_one_column_is_not_both_anchor_and_positive(tmp_path, vocab_file):
+  (tmp_path / "a.jsonl").write_text('{"text": "a b"}\n' * 3)
+  settings = DatasetSettings(
+    str(tmp_path / "a.jsonl"),
+    24,
+    task="pairs",
+    vocab_file=vocab_file,
+    columns="anchor=text,positive=text",
+  )
+  with pytest.raises(InputError, match="anchor and positive are both column 'text'"):
     prepare(tmp_path / "out", settings)
 
 
