@@ -77,11 +77,11 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
 
 def _refuse_without_modules(folder: pathlib.Path):
   """Refuses files of sentence-transformers that nothing says how to combine."""
-  left = [path for path in (folder / _TRANSFORMER, *folder.glob("1_*")) if path.exists()]
+  left = [name for name in (_TRANSFORMER, "1_Pooling") if (folder / name).exists()]
   if left:
     raise WeightsError(
-      f"{folder} has {' and '.join(path.name for path in left)}, but no {MODULES}, which says "
-      f"how to use them. Copy the model's own {MODULES} there, or remove them."
+      f"{folder} has {' and '.join(left)}, but no {MODULES} to say how they are used. Copy "
+      f"the model's own there, or remove them."
     )
 
 
