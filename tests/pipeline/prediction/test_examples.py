@@ -108,8 +108,10 @@ def test_standard_input_may_be_json_lines(monkeypatch, tokenizer):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     return read("-", task, tokenizer)
 
-  found = read_typed('\n{"sentence": "a", "id": "x"}\n\n{"sentence": "b"}', "glue/cola")
-  assert ids_of(found) == ["x", "1"]
+  found = read_typed(
+    '\n{"sentence": "a", "id": "x"}\n\n{"sentence": "b", "id": "y"}', "glue/cola"
+  )
+  assert ids_of(found) == ["x", "y"]
   assert words(found[0]) == ["[CLS] a [SEP]"]
   asked = '{"id": 7, "question": "a?", "context": "b c", "answers": null}'
   assert words(read_typed(asked, "squad")[0]) == ["[CLS] a ? [SEP] b c [SEP]"]
