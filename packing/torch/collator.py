@@ -12,19 +12,7 @@ import torch
 import packing
 from packing.errors import InputError, check, check_integer
 from packing.row import IGNORED, SameTypes, lay_out_packs
-
-# Models of transformers that count positions from `pad_token_id + 1` on.
-_COUNT_FROM_PAD = (
-  *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer"),
-  *("luke", "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta"),
-  *("xlm-roberta-xl", "xmod"),
-)
-# Models of transformers that mix sequences by other layers than attention, or that count
-# positions themselves.
-_DO_NOT_FIT = (
-  *("bart", "blenderbot", "blenderbot-small", "convbert", "fnet", "mbart", "mobilebert"),
-  *("mra", "mvp", "nystromformer", "pegasus", "rwkv", "trocr"),
-)
+from packing.torch import masks, models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,11 +31,14 @@ class PackedCollator:
     pad_id: the token in padding.
     first_position: the first position of each sequence. RoBERTa counts from
       `padding_idx + 1`.
-    attention: `mask` for additive masks, as `sdpa` and `eager` take them; `flash` for one
-      long row with `cu_seq_lens_q` and so on, as FlashAttention takes it.
-    window: `config.sliding_window` of a model with local layers, such as ModernBERT; there
-      is then a mask for each kind of layer.
-    dtype: the type of the mask, which must be that of the model.
+    attention: `mask` for masks, as `sdpa` and `eager` take them; `flex` for a `BlockMask`,
+      as FlexAttention takes it; `flash` for one long row with `cu_seq_lens_q` and so on, as
+      FlashAttention takes it.
+    window: `config.sliding_window` of a model with local layers, such as ModernBERT.
+    local_layers: whether `some` layers have the window, such as ModernBERT's, and there is
+      a mask for each kind of layer, or `all`, such as Mistral's.
+    dtype: the type of the mask: that of the model, to add to the scores, or `torch.bool`,
+      which `sdpa` takes too and which has a quarter of the size.
     max_sequences: M, the most sequences in a row. Without it, fields with an entry for each
       sequence are as wide as the batch needs.
     length_multiple, separator_tokens: as in the plan.
@@ -71,8 +62,9 @@ class PackedCollator:
   causal: bool = False
   pad_id: int = 0
   first_position: int = 0
-  attention: Literal["mask", "flash"] = "mask"
+  attention: Literal["mask", "flash", "flex"] = "mask"
   window: int | None = None
+  local_layers: Literal["some", "all"] = "some"
   dtype: torch.dtype = torch.float32
   max_sequences: int | None = None
   length_multiple: int = 1
@@ -84,12 +76,51 @@ class PackedCollator:
   def __post_init__(self):
     for name in ("row_length", "length_multiple"):
       check_integer(name, getattr(self, name), at_least=1)
-    attentions = ("mask", "flash")
-    check(self.attention in attentions, "attention", self.attention, "'mask' or 'flash'")
+    attentions = ("mask", "flash", "flex")
+    check(self.attention in attentions, "attention", self.attention, f"one of {attentions}")
+    check(
+      self.local_layers in ("some", "all"), "local_layers", self.local_layers, "some or all"
+    )
+    if self.window is not None:
+      check_integer("window", self.window, at_least=1)
     if self.attention == "flash" and self.window is not None:
       raise InputError("window is for masks; FlashAttention gets it from the model.")
     is_float = getattr(self.dtype, "is_floating_point", False)
-    check(is_float, "dtype", self.dtype, "that of the model, such as torch.bfloat16")
+    expected = "that of the model, such as torch.bfloat16, or torch.bool"
+    check(is_float or self.dtype == torch.bool, "dtype", self.dtype, expected)
+    self._check_size(rows=1)
+
+  @classmethod
+  def for_model(
+    cls, config: Any, *, row_length: int, attention: str = "auto", **options: Any
+  ) -> PackedCollator:
+    """Makes a collator for a model of transformers.
+
+    Args:
+      config: that of the loaded model, `model.config`. It gives `causal`, `pad_id`,
+        `first_position`, `window`, `local_layers` and `dtype`; that of a model of images
+        and text gives those of its text model.
+      row_length: S, in tokens.
+      attention: `auto` takes what the model's `attn_implementation` takes: `flash` for
+        FlashAttention, `flex` for FlexAttention, `mask` for the others. Another form than
+        that is refused.
+      options: other attributes, in place of those of the config.
+
+    Raises:
+      InputError: an attribute is out of range, `config` is not a config, the model does not
+        take this attention, or its packed rows would not equal each sequence alone (for the
+        types of transformers 5.23, `packing/torch/model_types.json` says what was found).
+    """
+    of_model = models.options_of(config)
+    attention = models.attention_of(config, attention)
+    if attention == "flash":
+      of_model["window"] = None
+    if options.get("causal", of_model["causal"]) != of_model["causal"]:
+      raise InputError(
+        f"causal is {options['causal']}, but {config.model_type} with this config has "
+        f"causal={of_model['causal']}. Leave it out, or change is_decoder of the config."
+      )
+    return cls(row_length=row_length, attention=attention, **of_model | options)
 
   @classmethod
   def of(
@@ -99,39 +130,36 @@ class PackedCollator:
 
     Args:
       plan: gives `row_length`, `max_sequences`, `length_multiple` and `separator_tokens`.
-      model_config: the config of a model of transformers, which gives `pad_id`,
-        `first_position` and `window`; None for their defaults. To check them, compare with
-        a `reference` in `packing.testing.assert_packed_equals_unpacked`.
+      model_config: the config of a model of transformers, used as in `for_model`; None for
+        the defaults of the attributes.
       options: attributes, in place of those of the plan and the config.
 
     Raises:
-      InputError: an attribute is out of range, `model_config` is not a config, or its model
-        has layers that no mask of this class fits.
+      InputError: as for `for_model`.
     """
     of_plan = {
       "row_length": plan.row_length,
       "max_sequences": plan.packing_depth,
       **plan.spacing,
     }
-    of_model = (
-      {} if model_config is None else _of_model(model_config, plan.histogram.longest)
-    )
-    if options.get("attention") == "flash":
-      of_model.pop("window", None)
-    return cls(**of_plan | of_model | options)
+    if model_config is None:
+      return cls(**of_plan | options)
+    return cls.for_model(model_config, **of_plan | options)
 
   def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
     """The arguments of a model for B packs, or for B rows of `packing.datasets`.
 
     Returns:
       `input_ids` and `position_ids`, int64[B, S]; `attention_mask`, [B, 1, S, S] of
-      `dtype`, or with a window a dictionary of two masks, `full_attention` and
-      `sliding_attention`; and the other lists of the examples, [B, S], which are 0 in
+      `dtype` or a `BlockMask`, or with a window in some layers a dictionary of two masks,
+      `full_attention` and `sliding_attention`; and the other lists of the examples, [B, S], which are 0 in
       padding, or -100 in `labels`. If examples have single numbers, these become [B, M],
       with -100 or NaN in empty places, a `label` is renamed `labels`, and there are also
       `sequence_starts` int64[B, M] and `sequence_mask` bool[B, M]. For FlashAttention, B
       and S become 1 and B x S. `cu_seq_lens_q` and `cu_seq_lens_k`, int32, and
-      `max_length_q` and `max_length_k` replace the mask; padding counts as a sequence.
+      `max_length_q` and `max_length_k` replace the mask; padding counts as a sequence. If
+      causal, there is also `use_cache`, False: with a cache, transformers does not look for
+      several sequences in a row.
 
     Raises:
       InputError: a pack does not fit, or examples have different fields or types or are
@@ -202,24 +230,24 @@ class PackedCollator:
     return batch | {"attention_mask": self._masks(segments)}
 
   def _masks(self, segments: torch.Tensor) -> Any:
-    is_allowed = segments[:, :, None] == segments[:, None, :]
-    places = torch.arange(segments.shape[1])
-    distances = places[:, None] - places
-    if self.causal:
-      is_allowed = is_allowed & (distances >= 0)
+    self._check_size(rows=len(segments))
     if self.window is None:
-      return self._additive(is_allowed)
-    # As transformers counts them: a causal window includes the token itself; otherwise the
-    # window is the distance to either side.
-    is_near = distances < self.window if self.causal else distances.abs() <= self.window
-    return {
-      "full_attention": self._additive(is_allowed),
-      "sliding_attention": self._additive(is_allowed & is_near),
-    }
+      return self._mask(segments, None)
+    local = self._mask(segments, self.window)
+    if self.local_layers == "all":
+      return local
+    return {"full_attention": self._mask(segments, None), "sliding_attention": local}
 
-  def _additive(self, is_allowed: torch.Tensor) -> torch.Tensor:
-    mask = torch.zeros(is_allowed.shape, dtype=self.dtype)
-    return mask.masked_fill(~is_allowed, torch.finfo(self.dtype).min)[:, None]
+  def _mask(self, segments: torch.Tensor, window: int | None) -> Any:
+    allowed = masks.Allowed(segments, self.causal, window)
+    if self.attention == "flex":
+      return masks.as_blocks(allowed)
+    return masks.as_tensor(allowed, self.dtype)
+
+  def _check_size(self, *, rows: int):
+    if self.attention == "mask":
+      kinds = 1 if self.window is None or self.local_layers == "all" else 2
+      masks.check_size(rows, self.row_length, kinds, self.dtype)
 
   def _flash(self, segments: torch.Tensor) -> dict[str, Any]:
     is_new = torch.ones_like(segments, dtype=torch.bool)
@@ -232,35 +260,10 @@ class PackedCollator:
       ends = torch.cat([ends, ends[-1:].expand(max(most - ends.numel(), 0))])
     ends = ends.to(torch.int32)
     longest = self.row_length
-    return {
+    no_cache = {"use_cache": False} if self.causal else {}
+    return no_cache | {
       "cu_seq_lens_q": ends,
       "cu_seq_lens_k": ends,
       "max_length_q": longest,
       "max_length_k": longest,
     }
-
-
-def _of_model(config: Any, longest: int) -> dict[str, Any]:
-  """The collator's options for a model of transformers and sequences up to a length."""
-  expected = "the config of a model of transformers, such as model.config"
-  check(hasattr(config, "model_type"), "model_config", config, expected)
-  if config.model_type in _DO_NOT_FIT:
-    raise InputError(
-      f"{config.model_type} mixes the sequences of a row, or counts positions itself. "
-      "Choose another model."
-    )
-  pad_id = getattr(config, "pad_token_id", None)
-  pad_id = 0 if pad_id is None or pad_id < 0 else pad_id
-  first = pad_id + 1 if config.model_type in _COUNT_FROM_PAD else 0
-  kinds = set(getattr(config, "layer_types", None) or ())
-  if others := kinds - {"full_attention", "sliding_attention"}:
-    raise InputError(
-      f"No mask keeps sequences apart in layers of type {', '.join(sorted(others))}."
-    )
-  window = getattr(config, "sliding_window", None)
-  if not kinds and window is not None and window < longest:
-    raise InputError(
-      f"A sequence has {longest} tokens; expected at most {window}, all layers' window."
-    )
-  window = window if "sliding_attention" in kinds else None
-  return {"pad_id": pad_id, "first_position": first, "window": window}

@@ -1,0 +1,151 @@
+"""What a collator has to know of a model of transformers, from its config."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+from typing import Any
+
+import torch
+
+from packing.errors import InputError, check
+
+# Models of transformers that count positions from `pad_token_id + 1` on.
+_COUNT_FROM_PAD = (
+  *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer"),
+  *("luke", "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta"),
+  *("xlm-roberta-xl", "xmod"),
+)
+_BY_HAND = (
+  "Or make a PackedCollator(row_length=...) with options of your own, and prove it with "
+  "packing.testing.assert_packed_equals_unpacked and its reference=."
+)
+
+
+@functools.cache
+def tried() -> dict[str, Any]:
+  """The types that `python -m tests.packing.torch.model_types` tried, and what it found.
+
+  Returns:
+    `causal` and `bidirectional`, the types whose packed logits, loss and gradients equal
+    those of each sequence alone; `refused`, the reason for each other type.
+  """
+  path = importlib.resources.files("packing.torch").joinpath("model_types.json")
+  return json.loads(path.read_text())
+
+
+def text_config(config: Any) -> Any:
+  """The config of the text model in the config of a model of images and text, or itself.
+
+  Raises:
+    InputError: this is no config of a model of transformers.
+  """
+  expected = "the config of a model of transformers, such as model.config"
+  check(hasattr(config, "model_type"), "model_config", config, expected)
+  find = getattr(config, "get_text_config", None)
+  return config if find is None else find()
+
+
+def attention_of(config: Any, asked: str) -> str:
+  """The form of masks that the model's implementation of attention takes.
+
+  Args:
+    config: of a loaded model, which knows its implementation.
+    asked: `auto`, or the form that the user wants.
+
+  Raises:
+    InputError: the implementation does not take this form, or is none of transformers'.
+  """
+  implementation = getattr(text_config(config), "_attn_implementation", None)
+  known = {None: "mask", "eager": "mask", "sdpa": "mask", "flex_attention": "flex"}
+  takes = known.get(implementation, "flash" if "flash" in str(implementation) else None)
+  if takes is None:
+    raise InputError(
+      f"The model has attn_implementation={implementation!r}, whose masks are not known. "
+      "Load it with 'sdpa', 'eager', 'flex_attention' or 'flash_attention_2'."
+    )
+  if asked in ("auto", takes):
+    return takes
+  names = {"flash": "flash_attention_2", "flex": "flex_attention", "mask": "sdpa"}
+  check(asked in names, "attention", asked, "'auto', 'mask', 'flash' or 'flex'")
+  raise InputError(
+    f"attention is {asked!r}, but the model has attn_implementation={implementation!r}, "
+    "with which sequences would see each other. Leave attention out, or load the model "
+    f"with attn_implementation={names[asked]!r} and pass the model's own config."
+  )
+
+
+def options_of(config: Any) -> dict[str, Any]:
+  """The options of a `PackedCollator` for a model.
+
+  Returns:
+    `causal`, `pad_id`, `first_position`, `window`, `local_layers` and `dtype`.
+
+  Raises:
+    InputError: packed rows of this type of model are not equal to each sequence alone, or
+      were never tried.
+  """
+  text = text_config(config)
+  if getattr(config, "is_encoder_decoder", False):
+    raise InputError(
+      f"{config.model_type} has an encoder and a decoder; rows are for one of them. Choose "
+      "a model without a second part, or pad."
+    )
+  for model_type in dict.fromkeys((config.model_type, text.model_type)):
+    _check_tried(model_type)
+  return {"causal": is_causal(text)} | layout_of(config)
+
+
+def _check_tried(model_type: str):
+  if reason := tried()["refused"].get(model_type):
+    raise InputError(
+      f"{model_type} does not keep the sequences of a row apart: {reason}. Pad its "
+      "batches, or choose another model, such as one of type bert, modernbert or llama."
+    )
+  if model_type not in {*tried()["causal"], *tried()["bidirectional"]}:
+    raise InputError(
+      f"Packed rows were never tried with models of type {model_type!r}. Pad. {_BY_HAND}"
+    )
+
+
+def is_causal(text: Any) -> bool:
+  """Whether a token of this model sees only earlier ones."""
+  if not getattr(text, "is_causal", True):
+    return False
+  if text.model_type in tried()["bidirectional"]:
+    return bool(getattr(text, "is_decoder", False))
+  return True
+
+
+def layout_of(config: Any) -> dict[str, Any]:
+  """`pad_id`, `first_position`, `window`, `local_layers` and `dtype`, for any type.
+
+  Raises:
+    InputError: the model has layers that no mask fits.
+  """
+  text = text_config(config)
+  pad_id = getattr(text, "pad_token_id", None)
+  pad_id = 0 if pad_id is None or pad_id < 0 else pad_id
+  kinds = set(getattr(text, "layer_types", None) or ())
+  if others := kinds - {"full_attention", "sliding_attention"}:
+    raise InputError(
+      f"No mask keeps sequences apart in layers of type {', '.join(sorted(others))}. Pad, "
+      "or choose another model."
+    )
+  if getattr(text, "use_bidirectional_attention", None) in (True, "all"):
+    raise InputError(
+      "use_bidirectional_attention is set, which changes the model's windows. Pad, or "
+      "choose another model."
+    )
+  window = getattr(text, "sliding_window", None)
+  is_local = not kinds or "sliding_attention" in kinds
+  implementation = getattr(text, "_attn_implementation", None)
+  dtype = getattr(text, "dtype", None) or torch.float32
+  return {
+    "pad_id": pad_id,
+    "first_position": pad_id + 1 if text.model_type in _COUNT_FROM_PAD else 0,
+    "window": window if is_local else None,
+    "local_layers": "some" if kinds else "all",
+    "dtype": torch.bool if implementation == "sdpa" else dtype,
+  }
