@@ -12,6 +12,7 @@ from packing.errors import InputError, as_array, check_integer, short_repr
 
 IGNORED = -100  # losses skip this label, as in PyTorch
 LABELS = ("label", "labels")
+_INTEGERS = {"input_ids", "attention_mask", "token_type_ids", *LABELS}
 _COMPUTED = {"segment_ids", "position_ids", "sequence_starts", "sequence_mask"}
 _INT32 = np.iinfo(np.int32)
 
@@ -120,17 +121,29 @@ def _lay_out(
 
 
 def _filled(
-  name: str, values: Sequence[Any], places: np.ndarray, row_length: int, padding: int = 0
+  name: str,
+  values: Sequence[Any],
+  places: np.ndarray,
+  row_length: int,
+  padding: int = 0,
+  *,
+  floats: bool = False,
 ) -> np.ndarray:
-  """int32[S]; a row with the values of all sequences at their places."""
+  """int32[S], or float32[S]; a row with the values of all sequences at their places."""
   arrays = list(map(as_array, values))
   if wrong := [x for x in arrays if x.ndim != 1]:
     raise InputError(f"{name} have shape {wrong[0].shape}; expected one axis.")
-  tokens = np.concatenate(arrays)
-  if tokens.dtype.kind not in "iu":
-    raise InputError(f"{name} are {tokens.dtype}; expected integers.")
+  kinds = {x.dtype.kind for x in arrays}
+  numbers = np.concatenate(arrays)
+  if floats and kinds == {"f"}:
+    row = np.full(row_length, padding, np.float32)
+    row[places] = numbers
+    return row
+  if not kinds <= {"i", "u"}:
+    also = ", or floats in all sequences" if floats else ""
+    raise InputError(f"{name} are {numbers.dtype}; expected integers{also}.")
   row = np.full(row_length, padding, np.int32)
-  row[places] = _check_int32(name, tokens)
+  row[places] = _check_int32(name, numbers)
   return row
 
 
@@ -155,22 +168,24 @@ def make_rows(
 
   Args:
     packs: B packs. An example has `input_ids`. It may have other lists of as many integers,
-      such as `token_type_ids` or `labels`, and single numbers, such as a sequence's class.
+      such as `token_type_ids` or `labels`, or of as many floats, such as `advantages`; and
+      single numbers, such as a sequence's class.
     row_length: S, in tokens.
     max_sequences: M; by default the number of sequences in the fullest pack.
     length_multiple, separator_tokens: as in `make_row`.
 
   Returns:
-    `segment_ids`, `position_ids` and the lists of the examples, each int32[B, S]; padding
-    is 0, or -100 in `labels`. If examples have single numbers, these become [B, M], and a
-    `label` is renamed `labels`. Integers become int32, with -100 in empty places, and
-    floats float32, with NaN. Then there are also `sequence_starts` int32[B, M], the place
-    of the first token of each sequence, and `sequence_mask` bool[B, M], True where there
-    is a sequence.
+    `segment_ids`, `position_ids` and the lists of the examples, each int32[B, S], or
+    float32 if its values are floats; padding is 0, or -100 in `labels`. If examples have
+    single numbers, these become [B, M], and a `label` is renamed `labels`. Integers become
+    int32, with -100 in empty places, and floats float32, with NaN. Then there are also
+    `sequence_starts` int32[B, M], the place of the first token of each sequence, and
+    `sequence_mask` bool[B, M], True where there is a sequence.
 
   Raises:
     InputError: a pack does not fit or is not a list of examples; examples have different
-      fields, both `label` and `labels`, integers and floats in one field, or zeros in their
+      fields, both `label` and `labels`, integers and floats in one field, floats as tokens
+      or labels of tokens, or zeros in their
       `attention_mask`; or integers do not fit in 32 bits.
 
   Example:
@@ -240,7 +255,10 @@ def _fields_of(
         f"{name} has {found} values in the sequences of a pack; expected {lengths}."
       )
     padding = IGNORED if name in LABELS else 0
-    fields[name] = _filled(f"Values of {name}", values, places, row_length, padding)
+    fields[name] = _filled(
+      *(f"Values of {name}", values, places, row_length, padding),
+      floats=name not in _INTEGERS,
+    )
   return fields | row
 
 

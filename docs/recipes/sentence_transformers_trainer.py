@@ -10,8 +10,8 @@ class PackedColumns:
 
   valid_label_columns = ("label", "labels", "score", "scores")
 
-  def __init__(self, tokenizer, **options):
-    self.tokenizer, self.options = tokenizer, options
+  def __init__(self, tokenizer, config):
+    self.tokenizer, self.config = tokenizer, config
 
   def __call__(self, records):
     batch = {}
@@ -22,7 +22,7 @@ class PackedColumns:
         continue
       texts = self.tokenizer(values, truncation=True)["input_ids"]
       ends = torch.tensor([0, *map(len, texts)]).cumsum(0)
-      collate = PackedCollator(row_length=int(ends[-1]), **self.options)
+      collate = PackedCollator.for_model(self.config, row_length=int(ends[-1]))
       row = collate([[{"input_ids": ids} for ids in texts]])
       row["cu_seq_lens_q"] = ends  # by which its Pooling finds the texts
       batch |= {f"{column}_{name}": value for name, value in row.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -100,6 +100,12 @@ class Layers(Protocol):
   intermediate_size: int
 
 
+# Types of transformers whose layers are BERT's, and those of which all layers have Llama's
+# gated feed-forward part, with three matrices, and full causal attention.
+_AS_BERT = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie")
+_AS_LLAMA = ("llama", "mistral", "qwen2", "qwen3", "gemma", "olmo", "olmo2", "granite")
+
+
 @dataclasses.dataclass(frozen=True)
 class Cost:
   """The cost of a row: `linear` for each token, `quadratic` for each pair of tokens.
@@ -137,14 +143,61 @@ class Cost:
     feed-forward layer. A pair takes one product of head vectors for its score and one for
     its value.
 
+    Raises:
+      InputError: the config is of a type of transformers with other layers.
+
     Example:
       >>> import types
       >>> base = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
       >>> round(1 / Cost.of_bert(base).quadratic)  # pairs that cost as much as a token
       4608
     """
+    model_type = getattr(config, "model_type", "bert")
+    if model_type not in _AS_BERT:
+      raise InputError(
+        f"{model_type} does not have BERT's layers. Use Cost.of_model(config), or give "
+        "Cost the price of a token and of a pair."
+      )
     width, inner = config.hidden_size, config.intermediate_size
     return cls(1.0, 2 * width / (4 * width**2 + 2 * width * inner))
+
+  @classmethod
+  def of_model(cls, config: Any) -> Cost:
+    """Counts the operations of a layer of a model of transformers, as `of_bert` does.
+
+    Gated feed-forward parts have three matrices; key and value matrices are as small as
+    grouped queries make them; and of causal attention only half of the pairs are computed.
+
+    Args:
+      config: that of the model, such as `model.config`.
+
+    Raises:
+      InputError: the type is none of those that are counted (BERT and Llama, and others
+        with the same layers), or its attention has a window.
+
+    Example:
+      >>> import types
+      >>> llama = types.SimpleNamespace(model_type="llama", hidden_size=4096, head_dim=128,
+      ...   num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336)
+      >>> round(1 / Cost.of_model(llama).quadratic)  # Llama-3-8B
+      53248
+    """
+    model_type = getattr(config, "model_type", None)
+    if model_type in _AS_BERT:
+      return cls.of_bert(config)
+    window = getattr(config, "sliding_window", None)
+    if model_type not in _AS_LLAMA or window is not None:
+      what = f"{model_type} with a window of {window}" if window else model_type
+      raise InputError(
+        f"The operations of {what} are not counted; expected one of "
+        f"{', '.join((*_AS_BERT, *_AS_LLAMA))}. Give Cost the price of a token and a pair."
+      )
+    width, inner = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    size = getattr(config, "head_dim", None) or width // heads
+    token = 2 * width * size * (heads + groups) + 3 * width * inner
+    return cls(1.0, heads * size / token)  # half of 2 x heads x size
 
   def of(self, packs, *, row_length: int) -> np.ndarray:
     """float[N]; the cost of a row of this length, for each of some packs of lengths."""

@@ -44,7 +44,8 @@ class PackedCollator:
     length_multiple, separator_tokens: as in the plan.
 
   Raises:
-    InputError: an attribute is out of range, or a field's type changes between batches.
+    InputError: an attribute is out of range, the masks of one row would take more than 2
+      GiB, or a field's type changes between batches.
 
   Example:
     >>> collator = PackedCollator(row_length=6, max_sequences=2)
@@ -152,14 +153,14 @@ class PackedCollator:
     Returns:
       `input_ids` and `position_ids`, int64[B, S]; `attention_mask`, [B, 1, S, S] of
       `dtype` or a `BlockMask`, or with a window in some layers a dictionary of two masks,
-      `full_attention` and `sliding_attention`; and the other lists of the examples, [B, S], which are 0 in
-      padding, or -100 in `labels`. If examples have single numbers, these become [B, M],
-      with -100 or NaN in empty places, a `label` is renamed `labels`, and there are also
-      `sequence_starts` int64[B, M] and `sequence_mask` bool[B, M]. For FlashAttention, B
-      and S become 1 and B x S. `cu_seq_lens_q` and `cu_seq_lens_k`, int32, and
-      `max_length_q` and `max_length_k` replace the mask; padding counts as a sequence. If
-      causal, there is also `use_cache`, False: with a cache, transformers does not look for
-      several sequences in a row.
+      `full_attention` and `sliding_attention`; and the other lists of the examples, [B, S],
+      integers or floats, which are 0 in padding, or -100 in `labels`. If examples have
+      single numbers, these become [B, M], with -100 or NaN in empty places, a `label` is
+      renamed `labels`, and there are also `sequence_starts` int64[B, M] and
+      `sequence_mask` bool[B, M]. For FlashAttention, B and S become 1 and B x S.
+      `cu_seq_lens_q` and `cu_seq_lens_k`, int32, and `max_length_q` and `max_length_k`
+      replace the mask; padding counts as a sequence. If causal, there is also `use_cache`,
+      False: with a cache, transformers does not look for several sequences in a row.
 
     Raises:
       InputError: a pack does not fit, or examples have different fields or types or are

@@ -72,12 +72,9 @@ def check_size(rows: int, row_length: int, masks: int, dtype: torch.dtype):
 
 
 def as_tensor(allowed: Allowed, dtype: torch.dtype) -> torch.Tensor:
-  """[B, 1, S, S]; True where a query may see a key, or if `dtype` is a float 0, else its min."""
+  """[B, 1, S, S]; True where a query sees a key, or 0 there and elsewhere the minimum."""
   batch, length = allowed.segments.shape
-  if dtype == torch.bool:
-    mask = torch.empty(batch, 1, length, length, dtype=dtype)
-  else:
-    mask = torch.zeros(batch, 1, length, length, dtype=dtype)
+  mask = torch.zeros(batch, 1, length, length, dtype=dtype)
   for here, block in allowed.by_blocks():
     if dtype == torch.bool:
       mask[:, 0, here] = block

@@ -32,7 +32,17 @@ def tried() -> dict[str, Any]:
     those of each sequence alone; `refused`, the reason for each other type.
   """
   path = importlib.resources.files("packing.torch").joinpath("model_types.json")
-  return json.loads(path.read_text())
+  table: dict[str, Any] = {"causal": set(), "bidirectional": set(), "refused": {}}
+  for entry in json.loads(path.read_text())["tried"].values():
+    names = {entry["type"], entry["text_type"]}
+    if entry["found"] == "equal":
+      kind = "bidirectional" if entry["kind"] == "bidirectional" else "causal"
+      table[kind] |= names
+    else:
+      table["refused"][entry["type"]] = entry["why"]
+  for name in table["causal"] | table["bidirectional"]:
+    table["refused"].pop(name, None)
+  return table
 
 
 def text_config(config: Any) -> Any:

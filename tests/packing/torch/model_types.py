@@ -1,13 +1,13 @@
 """Tries packed rows with each type of model of transformers: tiny, with random weights.
 
-python -m tests.packing.torch.model_types [TYPE ...] prints what it finds, and without types
-writes packing/torch/model_types.json, from which `PackedCollator.for_model` refuses types.
+python -m tests.packing.torch.model_types [TYPE ...] tries these types, or all, and writes
+what it finds into packing/torch/model_types.json, by which `PackedCollator.for_model`
+accepts and refuses types.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import multiprocessing
 import pathlib
@@ -250,26 +250,21 @@ def all_types() -> list[tuple[str, str]]:
   return [(name, kind) for kind, (names, _) in AUTOMATIC.items() for name in names]
 
 
-def as_table(found) -> dict[str, Any]:
-  """The table of `packing.torch.models.tried`."""
-  table: dict[str, Any] = {"transformers": transformers.__version__}
-  equal: dict[str, set[str]] = {"causal": set(), "bidirectional": set()}
-  for name, kind, what, _ in found:
-    if what == "equal":
-      of_kind = equal["bidirectional" if kind == "bidirectional" else "causal"]
-      of_kind |= {name, models.text_config(tiny(name)).model_type}
-  known = equal["causal"] | equal["bidirectional"]
-  reasons = {name: why for name, _, what, why in found if what == "refused"}
-  table |= {kind: sorted(names) for kind, names in equal.items()}
-  return table | {"refused": {k: reasons[k] for k in sorted(reasons) if k not in known}}
+def as_entry(model_type: str, kind: str, found: str, why: str) -> dict[str, str]:
+  """What the table says of a type."""
+  text = models.text_config(transformers.AutoConfig.for_model(model_type)).model_type
+  return {"type": model_type, "text_type": text, "kind": kind, "found": found, "why": why}
 
 
 if __name__ == "__main__":
   asked = [x for x in all_types() if not sys.argv[1:] or x[0] in sys.argv[1:]]
-  found = []
-  with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=8) as pool:
-    for one in pool.imap_unordered(functools.partial(try_one), asked):
+  table = json.loads(TABLE.read_text()) if TABLE.exists() else {"tried": {}}
+  table["transformers"] = transformers.__version__
+  with multiprocessing.get_context("spawn").Pool(2) as pool:
+    for one in pool.imap_unordered(try_one, asked):
       print(*one, sep=" | ", flush=True)
-      found.append(one)
-  if not sys.argv[1:]:
-    TABLE.write_text(json.dumps(as_table(found), indent=1) + "\n")
+      table["tried"].pop(key := f"{one[0]}, {one[1]}", None)
+      if one[2] != "untried":
+        table["tried"][key] = as_entry(*one)
+      table["tried"] = dict(sorted(table["tried"].items()))
+      TABLE.write_text(json.dumps(table, indent=1) + "\n")
