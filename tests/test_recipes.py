@@ -118,8 +118,79 @@ def test_the_trainer_learns_what_it_would_of_sequences_alone(
     assert moved or "bias" in name or "embed" in name or "wpe" in name, name
 
 
+def causal_model():
+  import torch
+  import transformers
+
+  sizes = {"vocab_size": 31, "hidden_size": 16, "intermediate_size": 24}
+  sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+  torch.manual_seed(0)
+  config = transformers.LlamaConfig(**sizes, max_position_embeddings=32)
+  return transformers.LlamaForCausalLM(config)
+
+
+def with_prompts(number: int):
+  """Causal examples; the labels of their prompts, of all of one, are -100."""
+  rng = np.random.default_rng(0)
+  examples = []
+  for i in range(number):
+    ids = rng.integers(1, 31, rng.integers(4, 9)).tolist()
+    prompt = len(ids) if i == 1 else i % 4
+    examples.append({"input_ids": ids, "labels": [-100] * prompt + ids[prompt:]})
+  return examples
+
+
+def step_in_rank(rank, ranks, folder, number):
+  """Runs the recipe in one of several processes, and saves what it finds."""
+  import torch
+
+  from packing.torch import PackedCollator
+
+  torch.set_num_threads(1)
+  torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks
+  )
+  model, calls = causal_model(), []
+  model.register_forward_hook(lambda *_: calls.append(1))
+  collator = PackedCollator.for_model(model.config, row_length=16)
+  recipe = runpy.run_path(str(RECIPE.with_name("packed_steps.py")))
+  recipe["backward"](model, collator, with_prompts(number))
+  grads = {name: x.grad for name, x in model.named_parameters()}
+  torch.save((len(calls), grads), folder / f"{rank}.pt")
+  torch.distributed.destroy_process_group()
+
+
+@pytest.mark.extra("torch", "transformers")
+@pytest.mark.parametrize(("ranks", "number"), [(2, 6), (3, 2)])
+def test_ranks_with_different_numbers_of_packs_have_the_gradient_of_all(
+  ranks, number, tmp_path
+):
+  torch = pytest.importorskip("torch")
+  torch.multiprocessing.spawn(
+    step_in_rank, (ranks, tmp_path, number), nprocs=ranks, join=True
+  )
+  alone = causal_model()
+  losses = []
+  for example in with_prompts(number):
+    logits = alone(input_ids=torch.tensor([example["input_ids"]])).logits[0, :-1]
+    labels = torch.tensor(example["labels"][1:])
+    loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    losses.append(loss[labels != -100])
+  torch.cat(losses).mean().backward()
+  calls = []
+  for rank in range(ranks):
+    count, grads = torch.load(tmp_path / f"{rank}.pt")
+    calls.append(count)
+    for name, x in alone.named_parameters():
+      torch.testing.assert_close(grads[name], x.grad, rtol=1e-5, atol=1e-7)
+  assert len(set(calls)) > 1  # as DistributedDataParallel would not have it
+
+
 @pytest.mark.extra("torch", "sentence_transformers", "accelerate")
-def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(tmp_path):
+@pytest.mark.parametrize("family", ["Bert", "XLMRoberta", "ModernBert"])
+def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(
+  family, tmp_path
+):
   import datasets
   import sentence_transformers
   from sentence_transformers.sentence_transformer import losses
@@ -127,11 +198,16 @@ def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(t
   from tests.model import reference
 
   letters = [*"abcdefgh"]
-  fields = reference.SIZES["odd"] | {"hidden_dropout_prob": 0.0}
-  config = reference.transformers.BertConfig(**fields, attention_probs_dropout_prob=0.0)
+  sizes = reference.MODERN_SIZES if family == "ModernBert" else reference.SIZES
+  fields = sizes["odd"] | {"pad_token_id": int(family == "XLMRoberta")}
+  config = getattr(reference.transformers, f"{family}Config")(**fields)
+  for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+    setattr(config, name, 0.0)
   reference.torch.manual_seed(0)
-  reference.transformers.BertModel(config).save_pretrained(tmp_path / "model")
-  vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+  model = getattr(reference.transformers, f"{family}Model")(config)
+  model.save_pretrained(tmp_path / "model")
+  vocabulary = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+  vocabulary.insert(config.pad_token_id, "[PAD]")
   (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
   tokenizer = reference.transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
   tokenizer.save_pretrained(tmp_path / "model")
@@ -139,6 +215,10 @@ def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(t
   text = [" ".join(rng.choice(letters, n)) for n in rng.integers(1, 14, 48)]
   data = datasets.Dataset.from_dict({"anchor": text[:24], "positive": text[24:]})
   recipe = runpy.run_path(str(RECIPE.with_name("sentence_transformers_trainer.py")))
+
+  def packed_columns(model):
+    return recipe["PackedColumns"](model.tokenizer, model[0].auto_model.config)
+
   options = {"output_dir": str(tmp_path / "out"), "per_device_train_batch_size": 6}
   options |= {"learning_rate": 1e-3, "logging_steps": 1} | OPTIONS
   found = []
@@ -149,7 +229,7 @@ def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(t
       args=sentence_transformers.SentenceTransformerTrainingArguments(**options),
       train_dataset=data,
       loss=losses.MultipleNegativesRankingLoss(model),
-      data_collator=recipe["PackedColumns"](model.tokenizer) if packed else None,
+      data_collator=packed_columns(model) if packed else None,
     )
     trainer.train()
     history = trainer.state.log_history

@@ -39,6 +39,8 @@ class PackedCollator:
       a mask for each kind of layer, or `all`, such as Mistral's.
     dtype: the type of the mask: that of the model, to add to the scores, or `torch.bool`,
       which `sdpa` takes too and which has a quarter of the size.
+    implementation: the model's `config._attn_implementation`, such as `flash_attention_2`.
+      Without FlashAttention, a model that is not causal would ignore the inputs of `flash`.
     max_sequences: M, the most sequences in a row. Without it, fields with an entry for each
       sequence are as wide as the batch needs.
     length_multiple, separator_tokens: as in the plan.
@@ -67,6 +69,7 @@ class PackedCollator:
   window: int | None = None
   local_layers: Literal["some", "all"] = "some"
   dtype: torch.dtype = torch.float32
+  implementation: str | None = None
   max_sequences: int | None = None
   length_multiple: int = 1
   separator_tokens: int = 0
@@ -86,6 +89,16 @@ class PackedCollator:
       check_integer("window", self.window, at_least=1)
     if self.attention == "flash" and self.window is not None:
       raise InputError("window is for masks; FlashAttention gets it from the model.")
+    if (
+      self.attention == "flash"
+      and not self.causal
+      and "flash" not in str(self.implementation)
+    ):
+      raise InputError(
+        "A model that is not causal keeps the sequences of flash inputs apart only with "
+        "FlashAttention. Use PackedCollator.for_model(model.config, ...), which knows, or "
+        "give implementation='flash_attention_2'."
+      )
     is_float = getattr(self.dtype, "is_floating_point", False)
     expected = "that of the model, such as torch.bfloat16, or torch.bool"
     check(is_float or self.dtype == torch.bool, "dtype", self.dtype, expected)
@@ -99,8 +112,8 @@ class PackedCollator:
 
     Args:
       config: that of the loaded model, `model.config`. It gives `causal`, `pad_id`,
-        `first_position`, `window`, `local_layers` and `dtype`; that of a model of images
-        and text gives those of its text model.
+        `first_position`, `window`, `local_layers`, `dtype` and `implementation`; that of a
+        model of images and text gives those of its text model.
       row_length: S, in tokens.
       attention: `auto` takes what the model's `attn_implementation` takes: `flash` for
         FlashAttention, `flex` for FlexAttention, `mask` for the others. Another form than

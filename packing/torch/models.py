@@ -90,7 +90,8 @@ def options_of(config: Any) -> dict[str, Any]:
   """The options of a `PackedCollator` for a model.
 
   Returns:
-    `causal`, `pad_id`, `first_position`, `window`, `local_layers` and `dtype`.
+    `causal`, `pad_id`, `first_position`, `window`, `local_layers`, `dtype` and
+    `implementation`.
 
   Raises:
     InputError: packed rows of this type of model are not equal to each sequence alone, or
@@ -129,7 +130,7 @@ def is_causal(text: Any) -> bool:
 
 
 def layout_of(config: Any) -> dict[str, Any]:
-  """`pad_id`, `first_position`, `window`, `local_layers` and `dtype`, for any type.
+  """`pad_id`, `first_position`, `window` and the rest, for any type.
 
   Raises:
     InputError: the model has layers that no mask fits.
@@ -158,4 +159,5 @@ def layout_of(config: Any) -> dict[str, Any]:
     "window": window if is_local else None,
     "local_layers": "some" if kinds else "all",
     "dtype": torch.bool if implementation == "sdpa" else dtype,
+    "implementation": implementation,
   }

@@ -162,6 +162,25 @@ def test_a_layer_of_bert_base_by_its_operations():
   assert long - short == pytest.approx((512**2 - 2 * 256**2) / 4608)
 
 
+def test_a_layer_of_llama_by_its_operations():
+  llama = types.SimpleNamespace(
+    model_type="llama", hidden_size=48, intermediate_size=112, num_attention_heads=6
+  )
+  llama.num_key_value_heads, llama.head_dim = 2, 8
+  # Query and output matrices of 48 x 48, key and value of 48 x 16, three of 48 x 112; half
+  # of the pairs, each with 48 for the score and 48 for the value.
+  token = 2 * 48 * 48 + 2 * 48 * 16 + 3 * 48 * 112
+  assert packing.Cost.of_model(llama).quadratic == 48 / token
+  bert = types.SimpleNamespace(model_type="bert", hidden_size=768, intermediate_size=3072)
+  assert packing.Cost.of_model(bert) == packing.Cost.of_bert(BASE)
+  with pytest.raises(packing.InputError, match=r"Use Cost\.of_model"):
+    packing.Cost.of_bert(llama)
+  for wrong in ({"model_type": "mixtral"}, {"sliding_window": 64}):
+    other = types.SimpleNamespace(**vars(llama) | wrong)
+    with pytest.raises(packing.InputError, match="are not counted; expected one of"):
+      packing.Cost.of_model(other)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int8])
 def test_costs_of_any_type_are_dealt_and_compared_as_numbers(dtype):
   costs = [0, 100, 60, 90, 120, 110]

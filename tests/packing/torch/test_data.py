@@ -123,7 +123,9 @@ def test_labels_of_sequences_stand_beside_their_starts():
   assert batch["input_ids"][rows, batch["sequence_starts"]][mask].tolist() == [5, 7, 8]
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"attention": "flash"}])
+@pytest.mark.parametrize(
+  "options", [{}, {"causal": True}, {"causal": True, "attention": "flash"}]
+)
 def test_labels_of_sequences_stay_with_as_many_places_as_tokens(options):
   pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [7], "label": 2}]
   collator = PackedCollator(row_length=4, max_sequences=4, **options)
@@ -179,7 +181,12 @@ def test_token_labels_padding_and_positions():
 
 
 def test_flash_boundaries_have_one_shape():
-  collator = PackedCollator(row_length=6, attention="flash", max_sequences=3)
+  collator = PackedCollator(
+    row_length=6,
+    attention="flash",
+    implementation="flash_attention_2",
+    max_sequences=3,
+  )
   shapes = set()
   for lengths in ([[2, 3], [6]], [[1, 1, 1], [2]]):
     packs = [
@@ -204,6 +211,34 @@ def test_flash_boundaries_have_one_shape():
     assert {*starts} < {*ends.tolist()}
     assert starts[-1] >= 6  # in the second row
   assert len(shapes) == 1
+
+
+def test_floats_by_token_are_laid_out_with_zeros_in_padding():
+  pack = [
+    {"input_ids": [5, 6], "advantages": [0.5, -1.5], "old_log_probs": [-0.25, -2.0]},
+    {"input_ids": [7], "advantages": [3.0], "old_log_probs": [-4.0]},
+  ]
+  batch = PackedCollator(row_length=5, causal=True)([pack])
+  assert batch["advantages"].tolist() == [[0.5, -1.5, 3, 0, 0]]
+  assert batch["old_log_probs"].tolist() == [[-0.25, -2, -4, 0, 0]]
+  assert batch["advantages"].dtype == torch.float32
+  pack[1]["advantages"] = [3]
+  with pytest.raises(packing.InputError, match="expected integers, or floats in all"):
+    PackedCollator(row_length=5)([pack])
+  for name in ("input_ids", "labels"):
+    wrong = {"input_ids": [5], name: [0.5]}
+    with pytest.raises(packing.InputError, match="are float64; expected integers"):
+      PackedCollator(row_length=5)([[wrong]])
+
+
+def test_masks_that_are_too_large_are_refused_before_memory_is_taken():
+  long = {"row_length": 32_768, "causal": True}
+  remedy = "flash_attention_2"
+  with pytest.raises(packing.InputError, match=rf"take 4\.0 GiB; .*{remedy}"):
+    PackedCollator(**long)
+  assert PackedCollator(**long, dtype=torch.bool).row_length == 32_768
+  with pytest.raises(packing.InputError, match="5 boolean masks"):
+    PackedCollator(**long, dtype=torch.bool)([[{"input_ids": [5]}]] * 5)
 
 
 # ---- streams -------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import types
 
-import numpy as np
 import pytest
 
 import packing
@@ -53,41 +52,5 @@ def test_the_blocks_run():
   }
   exec("\n".join(shown), names)
   assert names["loss"].isfinite()
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_the_loop_of_steps_learns_what_sequences_alone_would(world_size):
-  page = (markdown.ROOT / "docs/how_to_pack.md").read_text()
-  (loop,) = (block for block in markdown.blocks(page, "python") if "world_size" in block)
-  torch.manual_seed(0)
-  model = Model()
-  rng = np.random.default_rng(0)
-  sequences = [rng.integers(1, 19, n).tolist() for n in (7, 2, 5, 3, 8, 4, 6)]
-  weight = model.token.weight
-  losses = []
-  for ids in sequences:
-    logits = model(torch.tensor([ids])).logits[0, :-1]
-    target = torch.tensor(ids[1:])
-    losses.append(torch.nn.functional.cross_entropy(logits, target, reduction="none"))
-  torch.cat(losses).mean().backward()
-  expected, found = weight.grad.clone(), []
-
-  class Optimizer:
-    def step(self):
-      found.append(weight.grad.clone())
-
-    def zero_grad(self):
-      weight.grad = None
-
-  weight.grad = None
-  for rank in range(world_size):
-    names = {
-      "packing": packing,
-      "steps": [[{"input_ids": ids} for ids in sequences]],
-      "model": model,
-      "optimizer": Optimizer(),
-      "world_size": world_size,
-      "rank": rank,
-    }
-    exec(loop.replace("8192", "12"), names)
-  torch.testing.assert_close(sum(found) / world_size, expected)
+  page_loop = markdown.ROOT / "docs/recipes/packed_steps.py"
+  assert page_loop.read_text() in markdown.blocks(page, "python")
