@@ -135,8 +135,8 @@ def test_the_options_of_a_model_come_from_its_config_and_a_reference_checks_them
   model, options = make(name)
   lengths = [len(x["input_ids"]) for x in sequences()]
   plan = packing.pack(lengths, max_sequence_length=ROW)
-  causal = {"causal": options.get("causal", False)}
-  collator = PackedCollator.of(plan, model.config, **causal)
+  collator = PackedCollator.of(plan, model.config)
+  assert collator.causal == options.get("causal", False)
   assert collator.window == options.get("window")
   assert collator.first_position == options.get("first_position", 0)
   assert collator.pad_id == model.config.pad_token_id
@@ -151,34 +151,39 @@ def test_the_options_of_a_model_come_from_its_config_and_a_reference_checks_them
   check(as_function(model, collator), reference=alone)
   wrong = {"modernbert": {"window": 4}, "roberta": {"first_position": 3}}.get(name)
   if wrong is not None:
-    apply = as_function(model, PackedCollator.of(plan, model.config, **causal | wrong))
+    apply = as_function(model, PackedCollator.of(plan, model.config, **wrong))
     check(apply)
     with pytest.raises(AssertionError, match="differs from the reference"):
       check(apply, reference=alone)
 
 
 @pytest.mark.parametrize(
-  ("fields", "message"),
+  ("fields", "expected"),
   [
     ({"layer_types": ["full_attention", "linear_attention"]}, "of type linear_attention"),
-    ({"model_type": "mobilebert"}, "mobilebert mixes the sequences of a row"),
-    ({"sliding_window": 3}, "has 5 tokens; expected at most 3"),
-    ({}, None),
-    ({"sliding_window": 5, "pad_token_id": -1}, None),
+    ({"use_bidirectional_attention": True}, "use_bidirectional_attention is set"),
+    (
+      {"_attn_implementation_internal": "a_kernel"},
+      "attn_implementation='a_kernel', whose",
+    ),
+    ({"sliding_window": 3}, {"window": 3, "local_layers": "all"}),
+    ({"layer_types": ["full_attention"], "sliding_window": 3}, {"window": None}),
+    ({"layer_types": ["sliding_attention"], "sliding_window": 3}, {"window": 3}),
+    ({"pad_token_id": -1}, {"pad_id": 0, "window": None}),
+    ({"pad_token_id": 7, "dtype": torch.bfloat16}, {"pad_id": 7, "dtype": torch.bfloat16}),
+    ({"is_causal": False}, {"causal": False}),
   ],
 )
-def test_models_that_no_mask_fits_are_refused(fields, message):
-  plan = packing.pack([5, 2], max_sequence_length=8)
-  config = transformers.PretrainedConfig()
+def test_fields_of_a_config_become_options_or_are_refused(fields, expected):
+  config = transformers.LlamaConfig()
   for name, value in fields.items():
     setattr(config, name, value)
-  if message is None:
-    assert PackedCollator.of(plan, config) == PackedCollator.of(plan)
+  if isinstance(expected, str):
+    with pytest.raises(packing.InputError, match=expected):
+      PackedCollator.for_model(config, row_length=8)
     return
-  with pytest.raises(packing.InputError, match=message):
-    PackedCollator.of(plan, config)
-  with pytest.raises(packing.InputError, match="expected the config of a model"):
-    PackedCollator.of(plan, fields)
+  collator = PackedCollator.for_model(config, row_length=8)
+  assert {name: getattr(collator, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", MODELS)
