@@ -173,7 +173,8 @@ def differences(model, collator: PackedCollator) -> dict[str, float]:
   }
   found = {}
   for name, (packed, expected) in pairs.items():
-    found[name] = float((packed - expected).abs().max() / expected.abs().max())
+    difference = (packed - expected).abs().max() / expected.abs().max()
+    found[name] = float(difference.detach())
   return found | {"influence": influence}
 
 
