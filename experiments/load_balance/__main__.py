@@ -6,15 +6,17 @@
       --coefficients results/load_balance/coefficients.json
 
 Training steps are timed on this machine, the cost of a step is fitted to them, and steps of
-many such devices are simulated, with the lengths of Wikipedia. Then steps of un-padding and
-of packing are measured on the cores of this machine. Writes load_balance.md,
-load_balance.json, coefficients.json and a picture to --workdir.
+many such devices are simulated, with the lengths of Wikipedia. Then a step is sharded over
+the cores of this machine, a device each, and is timed packed and un-padded. Writes
+load_balance.md, load_balance.json, a picture, coefficients.json, and the same of the
+sharded step (sharded_step.md, ...) to --workdir.
 
 The paper's estimate (section E) is a part of the report, unpadding_estimate.
 """
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,18 +25,19 @@ from typing import Any, NamedTuple
 import tqdm
 
 import packing
-from experiments.load_balance import gumbel, measured
+from experiments.load_balance import gumbel, measured, sharded, sharded_tables, tables
 from experiments.load_balance.cost import Coefficients, Network, read_coefficients
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
-from experiments.load_balance.tables import draw, records, tables
-from experiments.load_balance.together import use_cpu
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
 from lab import command
+from launch.sweep.jobs import cores
 from packing.files import write_json
 
 HISTOGRAM = "wikipedia_512"
 DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tables
 BATCH = 32  # sequences of a device, section E; the batch of most tables
+MOST_DEVICES = 8  # of a measured step
+FITTED = "coefficients.json"
 
 
 class Scale(NamedTuple):
@@ -44,7 +47,7 @@ class Scale(NamedTuple):
   batches: tuple[int, ...]  # sequences of a device
   sequences: int  # drawn for each number of devices and batch, about
   rounds: int  # of the steps to which the cost is fitted
-  steps: int  # of each way, on the cores of this machine
+  steps: int  # of each method, sharded over the cores of this machine
 
 
 DEVICES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
@@ -73,7 +76,7 @@ def check_paper_method(
 ) -> dict[str, Any]:
   """Applies section E to the simulated speed-ups of 8 devices, and simulates the others.
 
-  Returns the distributions, and a row for each number of devices.
+  Returns the distributions, how well the first fits, and a row for each number of devices.
   """
   both = {name: ways[name] for name in (PADDING, UNPADDING)}
   speedups = {}
@@ -81,7 +84,8 @@ def check_paper_method(
     steps = simulate(both, lengths, devices=n, batch=BATCH, sequences=sequences)
     slowest = {name: x.seconds.max(1) for name, x in steps.items()}
     speedups[n] = slowest[PADDING] / slowest[UNPADDING]
-  several = gumbel.fit(speedups[gumbel.DEVICES])
+  observed = speedups[gumbel.DEVICES]
+  several = gumbel.fit(observed)
   one = gumbel.infer_one_device(several)
   rows = [
     {
@@ -91,37 +95,36 @@ def check_paper_method(
     }
     for n, values in speedups.items()
   ]
-  return {"several": several._asdict(), "one": one._asdict(), "rows": rows}
+  return {
+    "several": several._asdict(),
+    "steps": observed.size,
+    "fit": gumbel.goodness_of_fit(observed, several),
+    "one": one._asdict(),
+    "rows": rows,
+  }
 
 
 def run(
   workdir: pathlib.Path, coefficients: str | None, scale: Scale
 ) -> Iterator[dict[str, Any]]:
-  """Yields the result of the simulation, then the same with measured steps.
+  """Yields the result of the simulation.
 
-  With a file of coefficients, nothing is measured.
+  Without a file of coefficients, they are measured and written to `FITTED`.
 
   Raises:
     InputError: the file has no coefficients.
-    Stopped: a measuring process failed.
   """
   given = None if coefficients is None else read_coefficients(coefficients)
   workdir.mkdir(parents=True, exist_ok=True)
   lengths = Lengths(packing.load_histogram(HISTOGRAM))
-  plans = {
-    str(depth): packing.pack(
-      lengths.histogram, algorithm="optimal", max_sequences_per_pack=depth
-    )
-    for depth in DEPTHS
-  }
-  use_cpu()  # as the processes that measure steps
+  plans = {str(depth): make_plan(lengths, depth) for depth in DEPTHS}
   device = given or measured.measure_device(rounds=scale.rounds)
   if given is None:
-    write_json(workdir / "coefficients.json", device)
+    write_json(workdir / FITTED, device)
   costs = Coefficients(**device["coefficients"])
   network = Network(4 * device["parameters"])
   ways = make_ways(costs, lengths, plans)
-  result = {
+  yield {
     "device": device,
     "histogram": HISTOGRAM,
     "network": network._asdict(),
@@ -132,10 +135,27 @@ def run(
     "paper_method": check_paper_method(ways, lengths, scale.sequences),
     "rows": simulate_grid(ways, lengths, network, scale),
   }
-  yield result
-  if given is None:
-    plan = plans[str(DEPTHS[-1])]
-    yield result | {"measured": measured.run(lengths, plan, costs, steps=scale.steps)}
+
+
+def run_sharded(
+  workdir: pathlib.Path, scale: Scale, *, devices: int
+) -> Iterator[dict[str, Any]]:
+  """Yields the measured steps, with what is expected of more devices of this cost."""
+  costs = Coefficients(**read_coefficients(workdir / FITTED)["coefficients"])
+  lengths = Lengths(packing.load_histogram(HISTOGRAM))
+  expect = functools.partial(sharded.expect, costs, lengths, sequences=scale.sequences)
+  numbers = sorted({*scale.devices[1:], devices} - {1})
+  expected = {n: expect(devices=n) for n in numbers}
+  found = None
+  if devices > 1:
+    plan = make_plan(lengths, DEPTHS[-1])
+    found = sharded.measure(costs, lengths, plan, devices=devices, steps=scale.steps)
+  yield {"expected": expected, "measured": found}
+
+
+def make_plan(lengths: Lengths, depth: int | str) -> packing.Plan:
+  """The optimal plan of this depth."""
+  return packing.pack(lengths.histogram, algorithm="optimal", max_sequences_per_pack=depth)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -150,12 +170,26 @@ def main(arguments: list[str] | None = None) -> int:
     "--quick", action="store_true", help="fewer devices, batches and steps: a few minutes"
   )
   options = parser.parse_args(arguments)
+  scale, workdir = QUICK if options.quick else FULL, options.workdir
+  devices = min(len(cores()), MOST_DEVICES)
+  if options.coefficients is None:
+    measured.use_cpu(devices)
+  status = command.run_study(
+    run(workdir, options.coefficients, scale),
+    workdir / "load_balance",
+    tables=tables.tables,
+    records=tables.records,
+    draw=tables.draw,
+  )
+  if status or options.coefficients:
+    return status
+  print()
   return command.run_study(
-    run(options.workdir, options.coefficients, QUICK if options.quick else FULL),
-    options.workdir / "load_balance",
-    tables=tables,
-    records=records,
-    draw=draw,
+    run_sharded(workdir, scale, devices=devices),
+    workdir / "sharded_step",
+    tables=sharded_tables.tables,
+    records=sharded_tables.records,
+    draw=sharded_tables.draw,
   )
 
 

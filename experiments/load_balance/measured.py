@@ -1,46 +1,29 @@
-"""Training steps measured on this machine: to fit the cost model, and compared with it.
-
-In the second measurement a device is a process with a core of its own. A share is what one
-device computes in a step: with un-padding `BATCH` sequences one by one, each in a row of
-its length rounded up to a multiple of `MULTIPLE` tokens; with packing as many packs as hold
-about as many. Only gradients are timed.
-"""
+"""Training steps measured on this machine, to which the cost of a device is fitted."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-import packing
 from experiments.load_balance import cost
-from experiments.load_balance.cost import Coefficients, Measurement
-from experiments.load_balance.simulation import Lengths, draw
-from experiments.load_balance.together import compare, run_together, time_together, use_cpu
-from experiments.load_balance.ways import UNPADDING
+from experiments.load_balance.cost import Measurement
 from lab.machine import machine_and_device
 from lab.timing.models import make_program
-from lab.timing.steps import Trainer, compile_step, full_rows, random_batch
+from lab.timing.steps import Trainer, compile_step, full_rows
 from lab.timing.turns import in_turns
 from launch.record.parameters import count_parameters
-from launch.sweep.jobs import cores
-from model import losses
+from training import memory
 from training.mesh import put_batch
 from training.step import TrainingProgram
 
 SIZE = "mini"  # of the BERT
 ROW_LENGTHS, ROWS = (64, 128, 256, 384, 512), (1, 4)  # of fitted steps
-PACKING = "packing"
-BATCH, MULTIPLE, MOST_DEVICES = 8, 128, 8
-
-Batch = dict[str, Any]  # the arguments of `random_batch`
 
 
 def measure(
@@ -77,75 +60,12 @@ def measure_device(*, rounds: int) -> dict[str, Any]:
   }
 
 
-def run(
-  lengths: Lengths, plan: packing.Plan, costs: Coefficients, *, steps: int
-) -> dict[str, Any] | None:
-  """How long devices wait for the slowest, in steps of each way; None with one core.
+def use_cpu(devices: int):
+  """Divides the CPU into this many devices; memory is kept as in training.
 
-  Returns:
-    `ways`, for each way the result of `compare`; and what was measured.
-
-  Raises:
-    Stopped: a process failed.
+  Call it before JAX starts its first device.
   """
-  devices = min(len(cores()), MOST_DEVICES)
-  if not hasattr(os, "sched_setaffinity") or devices < 2:
-    return None
-  rng = np.random.default_rng(0)
-  own = lengths.draw(rng, (steps, devices, BATCH)).astype(int)
-  rounded = np.minimum(-(-own // MULTIPLE) * MULTIPLE, lengths.longest)
-  rows, depth = max(1, round(BATCH / plan.packing_factor)), plan.packing_depth
-  packs = draw(rng, plan.repeat_counts, (steps, devices, rows))
-  todo: list[list[list[Batch]]] = []  # by step, device and batch
-  for step in range(steps):
-    pairs = np.stack([own[step], rounded[step]], 2).tolist()
-    todo.append([[_batch([[x]], row, 1) for x, row in share] for share in pairs])
-    drawn = [[plan.strategies[k] for k in share] for share in packs[step]]
-    todo.append([[_batch(share, plan.row_length, depth)] for share in drawn])
-  work = functools.partial(_work, todo, size=SIZE, longest=lengths.longest)
-  seconds = np.array(run_together(work, devices)).T  # [2 steps, devices]
-  of_row = costs.row_seconds(plan.row_length)
-  return {
-    "model": SIZE,
-    "devices": devices,
-    "batch": BATCH,
-    "multiple": MULTIPLE,
-    "steps": steps,
-    "ways": {
-      UNPADDING: compare(seconds[::2], costs.row_seconds(rounded).sum(2)),
-      PACKING: compare(seconds[1::2], np.full((steps, devices), rows * of_row)),
-    },
-  }
-
-
-def _batch(packs: Sequence[Sequence[int]], row_length: int, depth: int) -> Batch:
-  return {"packs": packs, "row_length": row_length, "max_sequences": depth}
-
-
-def _work(
-  todo: Sequence[Sequence[Sequence[Batch]]], device: int, *, size: str, longest: int
-) -> list[float]:
-  """Computes one device's shares; for each, its seconds."""
-  use_cpu()
-  program = make_program(size, longest=longest)
-  params = program.init()["params"]
-  zeros = jax.tree.map(jnp.zeros_like, params)
-  rng = np.random.default_rng(device)
-
-  @jax.jit
-  def add(total, params, batch):
-    def loss(params):
-      return losses.loss(program.apply(params, batch), batch)[0]
-
-    return jax.tree.map(jnp.add, total, jax.grad(loss)(params))
-
-  def compute(share):
-    return functools.reduce(lambda total, batch: add(total, params, batch), share, zeros)
-
-  shares = [
-    [put_batch(random_batch(rng=rng, **batch), program.mesh) for batch in step[device]]
-    for step in todo
-  ]
-  for share in shares:  # compiles all shapes
-    jax.block_until_ready(compute(share))
-  return time_together(functools.partial(compute, share) for share in shares)
+  os.environ["JAX_PLATFORMS"] = "cpu"  # read by `memory.keep`; JAX has its own copy
+  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_num_cpu_devices", devices)
+  memory.keep()

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.ticker
 
+from experiments.load_balance import gumbel
 from experiments.load_balance.ways import BY_TIME, BY_TOKENS, UNPADDING
 from lab.pictures import COLOURS, figure, save
 from lab.table import record_table
@@ -29,19 +30,19 @@ def records(result: Mapping[str, Any]) -> dict[str, Records]:
     "waiting": by_devices(rows, "{idle:.1%}"),
     "seconds": by_devices(rows, "{mean:.3g} ± {deviation:.2g} ({percentile_99:.3g})"),
   }
-  if measured := result.get("measured"):
-    made["measured"] = waiting(measured)
+  both = [
+    {"way": f"{x['way']}, batch {x['batch']}"} | {k: x[k] for k in ("devices", "speedup")}
+    for x in result["rows"]
+    if x["way"] in (UNPADDING, result["packing"])
+  ]
+  made["batches"] = by_devices(both, "{speedup:.3f}")
+  made["section E"] = _distributions(result["paper_method"])
   return made
 
 
 def tables(result: Mapping[str, Any]) -> str:
   """All tables of the result of `__main__.run`, each after what it shows."""
   batch, network, made = result["batch"], result["network"], records(result)
-  both = [
-    x | {"way": f"{x['way']}, batch {x['batch']}"}
-    for x in result["rows"]
-    if x["way"] in (UNPADDING, result["packing"])
-  ]
   factors = ", ".join(f"{x:.4f} at depth {d}" for d, x in result["packing_factors"].items())
   exchange = ", ".join(f"{s:.2g} s on {n:,}" for n, s in result["exchange_seconds"].items())
   parts = [
@@ -59,9 +60,8 @@ def tables(result: Mapping[str, Any]) -> str:
     f"Seconds of a step: mean ± standard deviation (99th percentile), batch {batch}.",
     shown(made["seconds"]),
     "Real sequences a second divided by those of padding, by the batch of a device.",
-    shown(by_devices(both, "{speedup:.3f}")),
-    *_paper_method(result["paper_method"]),
-    *(_measured(result["measured"]) if "measured" in result else []),
+    shown(made["batches"]),
+    *_paper_method(result["paper_method"], made["section E"]),
   ]
   return "\n\n".join(parts)
 
@@ -84,44 +84,46 @@ def _device(device: Mapping[str, Any]) -> list[str]:
   return [text, shown(by_columns(rows, columns))] if rows else [text]
 
 
-def _paper_method(checked: Mapping[str, Any]) -> list[str]:
-  fitted, one = checked["several"], checked["one"]
+def _paper_method(checked: Mapping[str, Any], fits: Records) -> list[str]:
   text = (
-    "The paper's method, applied to the simulated speed-ups of 8 devices: the fit has "
-    f"alpha {fitted['location']:.4f} and beta {fitted['scale']:.4f}, so 1 device has alpha "
-    f"{one['location']:.3f} and beta {one['scale']:.3f}. The estimate is the mean of the "
-    "smallest draw."
+    "The paper's method, applied to the simulated speed-ups of "
+    f"{gumbel.DEVICES} devices in {checked['steps']:,} steps: Gumbel distributions, with "
+    "the largest distance between the fitted and the observed cumulative distribution, and "
+    "p of the test of Kolmogorov and Smirnov."
   )
   columns: Columns = {
     "devices": "{devices:,}",
     "simulated": "{simulated:.3f}",
     "estimated": "{estimated:.3f}",
   }
-  return [text, shown(by_columns(checked["rows"], columns))]
+  estimate = "The mean speed-up; the estimate is that of the smallest draw."
+  return [text, shown(fits), estimate, shown(by_columns(checked["rows"], columns))]
 
 
-def _measured(measured: Mapping[str, Any] | None) -> list[str]:
-  if measured is None:
-    return ["Steps were not measured: devices need a core each, on Linux."]
-  text = (
-    f"Measured on {measured['devices']} processes, with a core each: "
-    f"BERT-{measured['model']}, {measured['batch']} sequences a device, un-padded lengths "
-    f"rounded up to a multiple of {measured['multiple']}, {measured['steps']} steps of "
-    "each way. The share of a step that devices wait for the slowest:"
-  )
-  return [text, shown(waiting(measured))]
-
-
-def waiting(measured: Mapping[str, Any]) -> Records:
-  """A line for each of `ways`, the results of `together.compare`."""
-  quartiles = "{quartiles[0]:.1%} to {quartiles[1]:.1%}"
-  columns: Columns = {
-    "method": "{way}",
-    "predicted": "{predicted:.1%}",
-    "measured: mean (quartiles of steps)": f"{{measured:.1%}} ({quartiles})",
-    "seconds a step": "{seconds:.3g}",
+def _distributions(checked: Mapping[str, Any]) -> Records:
+  """The Gumbel distributions of section E: the paper's, and those of the simulation."""
+  fit = checked["fit"]
+  of_several = {
+    "distance": f"{fit['distance']:.3f}",
+    "p": "below 0.0001" if fit["p"] < 1e-4 else f"{fit['p']:.4f}",
   }
-  return by_columns([{"way": way} | x for way, x in measured["ways"].items()], columns)
+  paper = gumbel.infer_one_device(gumbel.PAPER)._asdict()
+  columns: Columns = {"alpha": "{location:.3f}", "beta": "{scale:.3f}"}
+  return [
+    {"speed-up of": name, **line, **more}
+    for (name, more), line in zip(
+      (
+        (f"the paper's {gumbel.DEVICES} GPUs", {}),
+        ("one of them, inferred", {}),
+        (f"{gumbel.DEVICES} simulated devices", of_several),
+        ("one of these, inferred", {}),
+      ),
+      by_columns(
+        [gumbel.PAPER._asdict(), paper, checked["several"], checked["one"]], columns
+      ),
+      strict=True,
+    )
+  ]
 
 
 def by_columns(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Records:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import optax
+from jax.sharding import Mesh
 
 from model import BertConfig, EncoderConfig, ModernBertConfig
 from training.mesh import make_mesh
@@ -40,7 +41,7 @@ def make_config(
   )
 
 
-def make_program(size: str, *, longest: int) -> TrainingProgram:
-  """The program that trains such a BERT with LAMB, on one device."""
+def make_program(size: str, *, longest: int, mesh: Mesh | None = None) -> TrainingProgram:
+  """The program that trains such a BERT with LAMB, by default on one device."""
   config = make_config(size, longest=longest)
-  return TrainingProgram(config, make_optimizer(), mesh=make_mesh(1), seed=0)
+  return TrainingProgram(config, make_optimizer(), mesh=mesh or make_mesh(1), seed=0)
