@@ -19,6 +19,7 @@ from launch.plans import KEPT, kept_plan
 from launch.recipe.adjustment import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
+from launch.shares import count_shares, shares_line
 from model import ModelConfig, weights
 from model.hf.pooling import Pooling, write_pooling
 from model.losses import PairLoss
@@ -47,6 +48,7 @@ class TrainingRun:
   unpacked_recipe: Recipe
   recipe: Recipe
   mesh: Mesh
+  shares: dict[str, Any] | None  # what each of several devices gets, by `count_shares`
   computation: computation.Computation
   stored: weights.StoredModel | None  # the weights to start from; None: at random
   pooling: Pooling | None  # of the vectors of pairs
@@ -237,6 +239,19 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
   first = weights.read_description(folder).config if begun else None
   computed = computation.of_run(config, sizes, begun=first)
   computed.check_all_processes()
+  shares = None
+  if mesh.size > 1:
+    count = functools.partial(
+      count_shares,
+      config,
+      dataset,
+      plan,
+      rows=recipe.rows,
+      steps=recipe.steps,
+      devices=mesh.size,
+    )
+    shares = processes.on_first(count)
+    say(f"{shares_line(shares)}\n")
   return TrainingRun(
     config=config,
     folder=folder,
@@ -245,6 +260,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
     unpacked_recipe=before,
     recipe=recipe,
     mesh=mesh,
+    shares=shares,
     computation=computed,
     stored=stored,
     pooling=pooling,

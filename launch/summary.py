@@ -65,6 +65,7 @@ def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
     "target_mlm_accuracy": config.train.target_mlm_accuracy,
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "processes": jax.process_count(),
+    "device_shares": run.shares,
     "jax": jax.__version__,
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
   }

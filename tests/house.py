@@ -27,7 +27,7 @@ ROOMS = {
   "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
   "evaluation",
   "launch": "fields workdir command model_config computation recipe plans data init_from "
-  "validation reference record prepare_run summary sweep",
+  "validation reference record shares prepare_run summary sweep",
   "lab": "machine table options pages pictures exhibits statistics records real_data "
   "timing report part plans studies command",
   "experiments": "finetuning load_balance packing_paper contamination atom_size real_size "

@@ -1,12 +1,17 @@
-"""train.py as two processes that train one model."""
+"""train.py on several devices of one process, and as two processes that train one model."""
 
+import json
 import re
 import signal
 
+import numpy as np
 import pytest
 
+import packing
+import pipeline
+from pipeline.dataset import open_dataset
 from tests import programs
-from tests.programs import STEPS, lines_of, summary_of
+from tests.programs import STEPS, fields, lines_of, succeed, summary_of
 
 pytestmark = pytest.mark.slow
 GLOO = r"\[Gloo\]|peer ranks"  # of its lines
@@ -31,6 +36,56 @@ def outcome(processes):
 def losses_of(workdir):
   """By their steps."""
   return {line["step"]: line["loss"] for line in lines_of(workdir / "metrics.jsonl")}
+
+
+def shares_of(folder, workdir):
+  """Counts what four devices get in the 8 rows of each step, row by row."""
+  config = json.loads((workdir / "config.json").read_text())
+  plan = packing.load_plan(workdir / "plans" / "train.json")
+  train = open_dataset(folder / "data").train
+  recipe = summary_of(workdir)["recipe"]["packed"]
+  options = {"batch_size": recipe["rows"], "masking": None, "seed": config["seed"]}
+  loader = pipeline.PackedLoader(train, plan, **options)
+  packed, unpadded, rng = [], [], np.random.default_rng(0)
+  for step in range(recipe["steps"]):
+    rows = [train.lengths[ids[ids >= 0]].tolist() for ids in loader[step]["sequence_ids"]]
+    own = len(rows) // 4
+    packed += [sum(sum(rows[d * own + i]) for i in range(own)) for d in range(4)]
+    dealt = rng.permutation([length for row in rows for length in row]).tolist()
+    unpadded.append([sum(dealt[device::4]) for device in range(4)])
+  waiting = [1 - sum(step) / 4 / max(step) for step in unpadded]
+  return {
+    "devices": 4,
+    "steps": recipe["steps"],
+    "rows": own,
+    "row_length": 128,
+    "stream": "",
+    "smallest": min(packed),
+    "largest": max(packed),
+    "unpadded": {
+      "smallest": min(map(min, unpadded)),
+      "largest": max(map(max, unpadded)),
+      "waiting": pytest.approx(sum(waiting) / len(waiting)),
+    },
+  }
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "none"])
+def test_a_run_on_several_devices_says_what_each_gets(folder, algorithm):
+  name, options = f"four_{algorithm}", fields(f"packing.algorithm={algorithm}")
+  printed = succeed(folder, name, *options, JAX_NUM_CPU_DEVICES="4").stdout
+  expected = shares_of(folder, folder / name)
+  assert summary_of(folder / name)["device_shares"] == expected
+  smallest, largest = (f"{expected[x]:,}" for x in ("smallest", "largest"))
+  before, _, after = printed.partition("compiling ...")
+  assert (
+    f"Each of 4 devices computes {expected['rows']} rows of 128 tokens in a step, "
+    f"{smallest} to {largest} of them real (counted in the first {expected['steps']} steps "
+    "of the run)."
+  ) in before
+  assert f"{smallest} to {largest} a step; un-padded" in after
+  if algorithm == "auto":
+    assert expected["smallest"] > expected["unpadded"]["smallest"]
 
 
 def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
@@ -58,6 +113,7 @@ def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):
   summary = summary_of(workdir)
   assert summary["devices"].startswith("4 x")
   assert (summary["processes"], summary["compilations"]) == (2, 1)
+  assert summary["device_shares"] == shares_of(folder, workdir)
   losses, ours = losses_of(whole), losses_of(workdir)
   same = [step for step in losses if abs(step - saved) > 1]  # lines of the same steps
   assert [ours[step] for step in same] == pytest.approx([losses[x] for x in same], rel=1e-3)

@@ -98,6 +98,13 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     f"{1 - padding / max(unpacked, 1):.1%} of it: {unpacked:,} -> {padding:,} tokens an "
     "epoch"
   )
+  if shares := s.get("device_shares"):
+    unpadded = shares["unpadded"]
+    rows["real tokens of a device"] = (
+      f"{shares['smallest']:,} to {shares['largest']:,} a step; un-padded "
+      f"{unpadded['smallest']:,} to {unpadded['largest']:,}, waiting "
+      f"{unpadded['waiting']:.1%} of the time"
+    )
   figures = {
     name.removeprefix("eval_"): value
     for name, value in s.items()
