@@ -84,8 +84,8 @@ def test_a_run_on_several_devices_says_what_each_gets(folder, algorithm):
     "of the run)."
   ) in before
   assert f"{smallest} to {largest} a step; un-padded" in after
-  if algorithm == "auto":
-    assert expected["smallest"] > expected["unpadded"]["smallest"]
+  if algorithm == "auto":  # nearly all of 2 rows of 128 tokens
+    assert expected["smallest"] > 200
 
 
 def test_two_processes_train_as_one_and_stop_together(folder, finished, pair):

@@ -9,7 +9,7 @@ import pytest
 import packing
 from experiments.load_balance import __main__ as load_balance
 from experiments.load_balance import cost as step_time
-from experiments.load_balance import gumbel, measured
+from experiments.load_balance import gumbel, measured, tables
 from experiments.load_balance import simulation as imbalance
 from experiments.load_balance import ways as batching
 from experiments.load_balance.cost import Coefficients, Measurement, Network
@@ -53,6 +53,28 @@ class TestPaper:
     for p in (0.1, 0.9):
       quantile = gumbel.quantile_of_slowest(self.one, 11, probability=p)
       assert (drawn < quantile).mean() == pytest.approx(p, abs=0.01), p
+
+  def test_the_fit_to_simulated_speedups_is_tested(self, lengths, plan, monkeypatch):
+    monkeypatch.setattr(gumbel, "MOST", 8)
+    ways = batching.make_ways(COSTS, lengths, {"3": plan})
+    found = load_balance.check_paper_method(ways, lengths, 2**16)
+    both = {name: ways[name] for name in (batching.PADDING, batching.UNPADDING)}
+    steps = imbalance.simulate(both, lengths, devices=8, batch=32, sequences=2**16)
+    padding, unpadding = (x.seconds.max(1) for x in steps.values())
+    ordered = np.sort(padding / unpadding)
+    location, scale = found["several"].values()
+    fitted = np.exp(-np.exp((location - ordered) / scale))
+    share = np.arange(ordered.size + 1) / ordered.size
+    distance = max((share[1:] - fitted).max(), (fitted - share[:-1]).max())
+    assert found["steps"] == ordered.size == 256
+    assert found["fit"]["distance"] == pytest.approx(distance)
+    assert [row["devices"] for row in found["rows"]] == [1, 2, 4, 8]
+    several, one = tables.records(
+      {"paper_method": found, "rows": [], "batch": 32, "packing": ""}
+    )["section E"][2:]
+    assert several["alpha"] == f"{location:.3f}"
+    assert several["distance"] == f"{distance:.3f}"
+    assert one["beta"] == f"{found['one']['scale']:.3f}"
 
 
 class TestWaysBesidePlainLoops:
@@ -243,6 +265,11 @@ class TestCommand:
     shown = result["tables"]["speed-up"]
     assert shown[0] == {"method": "padding", "1": "1.000", "4": "1.000"}
     assert batching.BY_TIME not in [row["method"] for row in shown]
+    assert [row["method"] for row in result["tables"]["batches"]] == [
+      f"{way}, batch {batch}"
+      for batch in (2, 32)
+      for way in (batching.UNPADDING, "packing, depth 2")
+    ]
     assert written["load_balance.md"].decode() in capsys.readouterr().out
 
   @pytest.mark.parametrize("content", ["", "[]", '{"parameters": 3}', None])

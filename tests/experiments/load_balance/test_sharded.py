@@ -12,7 +12,7 @@ from experiments.load_balance import sharded, sharded_tables
 from experiments.load_balance.cost import Coefficients
 from experiments.load_balance.simulation import Lengths
 from experiments.load_balance.ways import UNPADDING
-from lab.timing import models
+from lab.timing import models, steps
 from launch.record.compilations import CompilationCounter
 from model import losses
 from tests import forked
@@ -24,8 +24,17 @@ UNPADDED = [[(7, (5,)), (12, (11,)), (7, (7,))], [(12, (9,))], []]
 PACKED = [[(12, (5, 7)), (12, (11,))], [(12, (3, 2, 6)), (12, (12,))], [(12, (9,))] * 2]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_vocabulary():
+  """Which makes steps short."""
+  with pytest.MonkeyPatch.context() as patch:
+    for module in (models, steps):
+      patch.setattr(module, "VOCAB_SIZE", 97)
+    yield
+
+
 @pytest.fixture(scope="module")
-def program():
+def program(small_vocabulary):
   return models.make_program("tiny", longest=12, mesh=make_mesh(3))
 
 
