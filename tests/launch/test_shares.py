@@ -61,7 +61,7 @@ def by_hand(batches, devices):
 def test_counts_are_those_of_the_batches_of_the_run(dataset, algorithm):
   config = config_for(algorithm=algorithm)
   plan = make_plan(config, dataset.train)
-  found = count_shares(config, dataset, plan, rows=12, steps=5, devices=3)
+  found = count_shares(config, dataset, plan, rows=12, steps=60, devices=3)
   parts = []
   for process in range(2):  # which the counts put together again
     options = {"batch_size": 12, "masking": None}
@@ -76,15 +76,16 @@ def test_counts_are_those_of_the_batches_of_the_run(dataset, algorithm):
       loader = pipeline.PackedLoader(dataset.train, plan, seed=config.seed, **options)
       parts.append(loader.for_process(process, 2).iterate())
   batches = []
-  for _ in range(5):
+  for _ in range(60):
     both = [next(part)["segment_ids"] for part in parts]
     batches.append({"segment_ids": np.concatenate(both)})
   for part in parts:
     part.close()
   more = {"rows": 4, "row_length": 64, "stream": ""}
   assert found == by_hand(batches, 3) | more
-  assert found["unpadded"]["waiting"] > 0.01
-  assert found["smallest"] < found["largest"] <= 4 * 64
+  if algorithm != "online":  # whose first packs are full
+    assert found["unpadded"]["waiting"] > 0.01
+    assert found["smallest"] < found["largest"] <= 4 * 64
 
 
 def test_few_rows_are_counted_and_at_least_one_step(dataset):
