@@ -38,7 +38,7 @@ from experiments.atom_size.runs import (
 )
 from experiments.atom_size.seeds import seeds_needed
 from experiments.atom_size.steps import full_size, steps_an_epoch
-from experiments.atom_size.text import filtering
+from experiments.atom_size.text import filtering, row_lengths
 from lab import command, real_data
 from lab.exhibits import Exhibit, Part
 from lab.part import machines_of
@@ -114,7 +114,10 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
   exhibits = [steps_an_epoch(part, lengths, results, tokens=scale.tokens, recipe=recipe)]
   if scale is not LARGE:
     validation = real_data.find(part.real_data(), "wikitext-2/valid.txt")
+    training = real_data.find(part.real_data(), "wikitext-2/test.txt")
+    tokenizer = prepare_dataset(shortest.runs[0][1].config).tokenizer
     exhibits += [full_size(part), filtering(part, validation)]
+    exhibits.append(row_lengths(part, training, tokenizer))
   exhibits += [
     atom_sizes(part, kind, row_length, results[row_length], lengths)
     for row_length, of_length in layouts.items()

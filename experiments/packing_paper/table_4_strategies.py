@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy.optimize
 
+import packing
 from lab.exhibits import Exhibit, Part, Value, judged, to_the_digit, within
 from lab.plans import cached_plan
+from lab.table import table
 from packing.algorithms.nnls import count_strategies, packing_matrix
 
 # Columns as the paper has them.
@@ -27,6 +30,8 @@ TABLE_4 = np.array(
 # SPFHP's strategies are counted for these lengths, at each of these depths.
 LENGTHS = (*(f"wikipedia_{n}" for n in (128, 384, 512, 1024, 2048)), "squad_1_1_384")
 DEPTHS = (1, 2, 3, 4, 8, None)
+# Section F.4.1: each strategy listed this many times, for these lengths, at depth 3.
+COPIES, REPEATED = 6, ("glue_rte_128", "glue_mrpc_128")
 
 
 def formula_at_3(row_length: int) -> int:
@@ -103,6 +108,64 @@ def section_g(part: Part) -> Exhibit:
   )
 
 
+def usage(lengths: packing.Histogram, *, copies: int) -> np.ndarray:
+  """float64[P, copies]; how often least squares uses each copy of each strategy.
+
+  Depth 3, with all residuals weighted alike.
+  """
+  matrix = np.repeat(packing_matrix(lengths.max_sequence_length, 3), copies, axis=1)
+  solution, _ = scipy.optimize.nnls(matrix.astype(float), lengths.counts.astype(float))
+  return solution.reshape(-1, copies)
+
+
+def rounding_error(lengths: packing.Histogram, used: np.ndarray) -> int:
+  """Sequences left over and slots left empty after each copy's weight is rounded."""
+  rounded = np.rint(used).astype(np.int64).sum(axis=1)
+  matrix = packing_matrix(lengths.max_sequence_length, 3)
+  return int(np.abs(lengths.counts - matrix @ rounded).sum())
+
+
+def section_f41(part: Part) -> Exhibit:
+  """The exhibit of strategies that are listed six times."""
+  rows, divided, worse = [], [], []
+  for name in REPEATED:
+    lengths = packing.load_histogram(name)
+    once, copied = (usage(lengths, copies=n) for n in (1, COPIES))
+    spread = np.repeat(once / COPIES, COPIES, axis=1)  # as good a solution, by the paper
+    errors = [rounding_error(lengths, used) for used in (once, copied, spread)]
+    used = int((copied.sum(axis=1) > 0).sum())
+    shared = int(((copied > 0).sum(axis=1) > 1).sum())
+    divided.append(shared > 0)
+    worse.append(errors[2] > errors[0])
+    rows.append([name, f"{used}", f"{shared}", *(f"{x:,}" for x in errors)])
+  header = ["lengths", "strategies used", "by more than one copy", "error, listed once"]
+  header += [f"listed {COPIES} times, as solved", "weights spread evenly over the copies"]
+  return part.exhibit(
+    "Section F.4.1",
+    "Strategies that are listed six times",
+    "The solver gives all of a strategy's weight to one copy, so rounding is not "
+    "disturbed; weights that are spread evenly over the copies round worse.",
+    claim="A strategy that is listed six times gets six weights of a sixth each, or any "
+    "others, which conflicts with rounding.",
+    statements=[
+      judged(
+        f"Listed {COPIES} times, a strategy's weight is divided among its copies",
+        all(divided),
+        "; ".join(f"{row[0]}: {row[2]} of the {row[1]} used strategies" for row in rows)
+        + "; SciPy's solver adds columns one at a time, and then a copy gains nothing",
+      ),
+      judged(
+        "Weights that are divided evenly among the copies round worse",
+        all(worse),
+        "; ".join(f"{row[0]}: error {row[3]} and {row[5]}" for row in rows),
+      ),
+    ],
+    text=f"{table(header, rows)}\n\nThe error counts the sequences that rounding leaves "
+    "over and the slots that it leaves empty. That the solution is slower to find is not "
+    "tested.",
+  )
+
+
 def exhibits(part: Part) -> list[Exhibit]:
-  """Both exhibits; they take seconds."""
-  return [table_4(part), section_g(part)]
+  """All exhibits; they take seconds."""
+  return [table_4(part), section_g(part), section_f41(part)]

@@ -69,6 +69,10 @@ TABLE_6 = {
     ("none", 1): ("112", "2,490", "318,720", "152,980", "52.002", "1.000"),
     ("spfhp", None): ("108", "1,330", "170,240", "4,500", "97.357", "1.872"),
   },
+  "glue_wnli_128": {
+    ("none", 1): ("72", "635", "81,280", "57,741", "28.960", "1.000"),
+    ("spfhp", None): ("63", "192", "24,576", "1,037", "95.780", "3.307"),
+  },
 }
 TABLE_7 = {
   1: ("508", "16,279,552", "8,335,130,624", "4,170,334,451", "49.967", "1.000"),
@@ -87,6 +91,7 @@ DEEPEST = {  # the depth of plans without a limit
   ("glue_mrpc_128", "spfhp"): "4",
   ("glue_stsb_128", "spfhp"): "6",
   ("glue_rte_128", "spfhp"): "4",
+  ("glue_wnli_128", "spfhp"): "6",
 }
 # Tasks that are not at hand.
 MISSING_GLUE = {
@@ -94,8 +99,6 @@ MISSING_GLUE = {
   "qqp, spfhp": ("123", "97,204", "12,442,112", "1,318,668", "89.402", "3.743"),
   "mnli, none": ("124", "392,702", "50,265,856", "34,636,487", "31.093", "1.000"),
   "mnli, spfhp": ("124", "123,980", "15,869,440", "240,071", "98.487", "3.167"),
-  "wnli, none": ("72", "635", "81,280", "57,741", "28.960", "1.000"),
-  "wnli, spfhp": ("63", "192", "24,576", "1,037", "95.780", "3.307"),
 }
 
 
@@ -181,7 +184,7 @@ def table_6(part: Part) -> list[Exhibit]:
   return [
     part.exhibit(
       "Table 6",
-      "GLUE, 128 tokens: the five tasks at hand",
+      "GLUE, 128 tokens: the six tasks at hand",
       f"{agreeing(values)}. The optimum raises the packing factors: {', '.join(factors)}.",
       agreement="to the digit",
       claim="On CoLA and SST-2 packing needs a ninth of the rows, on RTE half.",
@@ -198,7 +201,7 @@ def table_6(part: Part) -> list[Exhibit]:
     ),
     part.not_run(
       "Table 6, the rest",
-      "GLUE, 128 tokens: qqp, mnli, wnli",
+      "GLUE, 128 tokens: qqp, mnli",
       "Their histograms were never published and their texts are not at hand.",
       claim="The other tasks of GLUE pack by factors of 3.2 to 3.7.",
       command="python -m pipeline prepare --task glue/TASK --source tfds:glue/TASK "

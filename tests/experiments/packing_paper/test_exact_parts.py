@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import packing
 from experiments.packing_paper import figure_10_longer_rows as longer_rows
+from experiments.packing_paper import figures_5_6_unpadding as unpadding
 from experiments.packing_paper import section_3_model_changes as model_changes
 from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
 from experiments.packing_paper import table_2_speedups as speedups
@@ -28,7 +30,7 @@ def agreements(exhibit: Exhibit) -> list[bool]:
 
 
 def test_the_packing_matrix_of_table_4_is_ours(part, monkeypatch):
-  table_4, section_g = strategies.exhibits(part)
+  table_4, section_g, _ = strategies.exhibits(part)
   assert all(agreements(table_4))
   # One slip of the paper is shown as a disagreement, with its reason.
   (wrong,) = [value for value in section_g.values if not value.agrees]
@@ -45,10 +47,78 @@ def test_the_packing_matrix_of_table_4_is_ours(part, monkeypatch):
 
 def test_tables_of_glue_agree_to_the_digit(part):
   table_6, missing = tables.table_6(part)
-  assert len(agreements(table_6)) == 65
+  assert len(agreements(table_6)) == 78
   assert all(agreements(table_6))
+  assert {"wnli, spfhp: packs", "wnli, spfhp: depth used"} <= {
+    x.name for x in table_6.values
+  }
+  assert {x.name.partition(",")[0] for x in missing.values} == {"qqp", "mnli"}
   assert [x.outcome for x in table_6.statements] == ["holds", "fails"]  # factor and depth
   assert missing.agreement == "not run here"
+
+
+def test_copies_of_a_strategy_get_no_weight(part):
+  exhibit = strategies.section_f41(part)
+  assert [x.outcome for x in exhibit.statements] == ["fails", "holds"]
+  divided, rounded = exhibit.statements
+  assert "glue_rte_128: 0 of the 111 used strategies" in divided.evidence
+  assert "glue_rte_128: error " in rounded.evidence
+  lengths = packing.load_histogram("glue_rte_128")
+  once, copied = (strategies.usage(lengths, copies=n) for n in (1, strategies.COPIES))
+  np.testing.assert_allclose(copied.sum(axis=1), once[:, 0], atol=1e-6)
+  whole = np.zeros_like(once)
+  assert strategies.rounding_error(lengths, whole) == lengths.num_sequences
+
+
+def test_sixteen_devices_are_sampled_from_eight(part):
+  one = unpadding.gumbel.infer_one_device(unpadding.gumbel.PAPER)
+  exhibit = unpadding.groups_of_eight(part, one)
+  assert "1.589 times" in exhibit.finding
+  assert "1.574 times" in exhibit.finding
+  (statement,) = exhibit.statements
+  assert statement.outcome == "fails"
+  assert statement.evidence.startswith("1.373 and 1.275 times as fast on 2,048 devices")
+  groups, _ = unpadding.sampled(one, 16)
+  grid = np.linspace(0.5, 6, 200_001)  # the mean is the area below the chance to exceed
+  slower = scipy.stats.gumbel_r(*unpadding.gumbel.PAPER).sf(grid) ** 2
+  assert groups == pytest.approx(0.5 + np.trapezoid(slower, grid), abs=1e-5)
+
+
+def test_growth_has_the_interval_of_its_slope(part):
+  rng = np.random.default_rng(0)
+  sizes = np.array([1.0, 2, 4, 8, 16])
+  inside = 0
+  for _ in range(400):
+    seconds = sizes**1.5 * np.exp(rng.normal(0, 0.1, sizes.size))
+    found = solution_times.exponent(sizes, seconds)
+    inside += found.low <= 1.5 <= found.high
+  assert 0.92 < inside / 400 < 0.98
+  assert np.isinf(solution_times.exponent([1, 2], [1, 2]).high)
+
+
+@pytest.mark.parametrize(
+  ("seconds", "outcome"),
+  [
+    ((1, 2, 4, 8, 16), "holds"),
+    ((1, 4, 16, 64, 256), "fails"),
+    ((1, 3, 4, 6, 17), "no power"),
+  ],
+)
+def test_first_fit_is_linear_if_its_interval_says_so(
+  tmp_path, monkeypatch, seconds, outcome
+):
+  found = {"sequences": [1, 2, 4, 8, 16], "seconds": seconds, "machine": "x"}
+  monkeypatch.setattr(solution_times, "measured_once", lambda *_: found)
+  exhibit = solution_times.first_fit_growth(Part(tmp_path, "the command"))
+  assert [x.outcome for x in exhibit.statements] == [outcome]
+  assert exhibit.machine == "x"
+
+
+def test_sequences_are_thinned_evenly():
+  lengths = packing.load_histogram("glue_wnli_128")
+  thin = solution_times.thinned(lengths, 5)
+  assert thin.num_sequences == 127
+  assert thin.num_tokens / 127 == pytest.approx(lengths.num_tokens / 635, rel=0.01)
 
 
 def test_molecules_agree_to_the_digit(part):
@@ -179,10 +249,13 @@ def test_times_near_each_other_decide_nothing(tmp_path, monkeypatch, greedy, out
 
 def test_solution_times_are_those_of_the_plans(tmp_path):
   part = Part(tmp_path / "part", "the command", quick=True)
-  times, section_s, growth = solution_times.exhibits(part)
+  times, first_fit, section_s, growth = solution_times.exhibits(part)
   assert times.text.count("| ennlshp | 3 | 415 |") == 1
   kept = {path.name: path.read_text() for path in (part.folder / "measured").iterdir()}
-  more = ["ffd", "optimal", "first fit", *solution_times.GROWTH, *solution_times.GROWTH]
+  more = ["ffd", "optimal", "first fit", "its growth"]
+  more += [*solution_times.GROWTH, *solution_times.GROWTH]
+  assert first_fit.text.count("\n| ") == len(solution_times.QUICK_EVERY)
+  assert {x.outcome for x in growth.statements} == {"no power"}  # of two points each
   assert len(kept) == len(solution_times.SECONDS) + len(more)
   lengths = packing.load_histogram(solution_times.QUICK)
   grouped = packing.pack(lengths, algorithm="ffd", max_sequences_per_pack=None).num_packs
@@ -192,7 +265,8 @@ def test_solution_times_are_those_of_the_plans(tmp_path):
   assert record["packs"] == plan.num_packs
   assert record["packs_before"] == plan.details["num_packs_before"]
   assert f"{plan.num_packs:,} and " in section_s.statements[0].evidence
-  assert solution_times.exhibits(part) == [times, section_s, growth]  # by what was measured
+  again = solution_times.exhibits(part)  # from what was measured
+  assert again == [times, first_fit, section_s, growth]
   assert kept == {
     path.name: path.read_text() for path in (part.folder / "measured").iterdir()
   }
