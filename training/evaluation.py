@@ -208,7 +208,7 @@ class Predictions(NamedTuple):
       float[length, num_labels] for tags; or float[length, 2] for the start and the end of
       an answer.
     loss: the mean over the sequences that have one, in nats; for a regression, the mean
-      squared error. 0 if none has one.
+      squared error. NaN if none has one.
   """
 
   logits: list[np.ndarray]
@@ -251,7 +251,7 @@ def predict(program: ModelProgram, params, batches: Batches) -> Predictions:
     loss, exists = values[name.replace("_logits", "_loss")]
     losses.append(loss[exists])  # a window may score no word
   each = np.concatenate(losses)
-  loss = float(each.mean()) if each.size else 0.0
+  loss = float(each.mean()) if each.size else float("nan")
   return Predictions([found[number] for number in sorted(found)], loss)
 
 
