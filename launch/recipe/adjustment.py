@@ -185,11 +185,12 @@ def packed(
 ) -> Recipe:
   """Translates a recipe without packing to the corresponding one for packed rows.
 
-  `reduce_batch` divides the rows per step by the packing factor p, rounds them to a
-  multiple, and keeps everything else. All others keep the rows and divide steps and
-  warm-up by p, so that the total number of sequences stays the same. In addition,
-  `lamb_betas` raises the betas to the power p, and `lr_linear` and `lr_sqrt` multiply the
-  learning rate by p or by its square root.
+  `reduce_batch` divides the rows per step by the packing factor p and rounds them to a
+  multiple. All others keep the rows. Steps and warm-up are then divided by the factor by
+  which the sequences per step grew: by p, or for `reduce_batch` by what the rounding
+  changed. So the total number of sequences stays the same, to within half a step. In
+  addition, `lamb_betas` raises the betas to the power p, and `lr_linear` and `lr_sqrt`
+  multiply the learning rate by p or by its square root.
 
   Args:
     recipe: the recipe without packing.
@@ -221,9 +222,9 @@ def packed(
   exact = recipe.rows / p if adjust == "reduce_batch" else recipe.rows
   if adjust == "reduce_batch":
     rows = max(1, round(exact / multiple)) * multiple
-  else:
-    steps = round(steps / p)
-    warmup_steps = min(round(warmup_steps / p), max(steps - 1, 0))
+  growth = p * (rows / recipe.rows)  # of the sequences per step
+  steps = round(steps / growth)
+  warmup_steps = min(round(warmup_steps / growth), max(steps - 1, 0))
   b1, b2, rate = recipe.b1, recipe.b2, recipe.learning_rate
   if adjust == "lamb_betas":
     b1, b2 = optimizer.packed_betas(b1, b2, p)

@@ -35,7 +35,8 @@ def table(before: Recipe, after: Recipe) -> str:
   def short(x: float) -> str:
     return f"{x:.4g}"
 
-  add("steps", lambda r: r.steps)
+  kept = "for the same sequences in all" if after.rounding else ""
+  add("steps", lambda r: r.steps, note=kept if after.steps != before.steps else "")
   asked = before.shortened_from
   why = f"a tenth, since the configured {asked:,} would outlast the run" if asked else ""
   add("of these warm-up", lambda r: r.warmup_steps, note=why)

@@ -81,6 +81,30 @@ def test_a_batch_that_p_does_not_divide_is_rounded_to_the_nearest(p, multiple, r
   assert f"{rounding:+.2%} by rounding the rows" in table(before, after)
 
 
+@pytest.mark.parametrize(
+  ("rows", "steps", "p", "multiple", "found"),
+  [
+    (32, 62, 4.7177, 1, (7, 60)),  # an epoch of 2,000 sequences
+    (32, 62, 4.7177, 6, (6, 70)),
+    (32, 62, 4.7177, 8, (8, 53)),
+    (32, 62, 4.0, 1, (8, 62)),  # exact: nothing changes
+    (32, 3, 9.0, 8, (8, 1)),
+    (65536, 7038, 1.17, 512, (55808, 7064)),
+  ],
+)
+def test_rounding_the_rows_keeps_the_sequences_in_all(rows, steps, p, multiple, found):
+  fields = {"train__batch_size": rows, "train__steps": steps}
+  before = small(**fields, optimizer__warmup_steps=steps // 10)
+  after = packed(before, packing_factor=p, adjust="reduce_batch", multiple=multiple)
+  assert (after.rows, after.steps) == found
+  missing = before.steps * before.sequences - after.steps * after.sequences
+  assert abs(missing) <= after.sequences / 2
+  ratio = after.steps / before.steps
+  assert after.warmup_steps == pytest.approx(before.warmup_steps * ratio, abs=1)
+  told = "for the same sequences in all" in table(before, after)
+  assert told == (after.steps != before.steps)
+
+
 @pytest.mark.parametrize("adjust", ["lamb_betas", "lr_linear", "lr_sqrt", "none"])
 def test_the_others_keep_the_rows_and_the_sequences_in_all(adjust):
   before = small(train__micro_batch_size=12)
