@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import decimal
 import fcntl
 import hashlib
 import itertools
@@ -23,7 +24,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.document_shards import TRAIN
 from pipeline.sources.partitions import FilePartition, Partition, fingerprint, open_source
-from pipeline.tasks import glue
+from pipeline.tasks import glue, tagging
 from pipeline.tasks.registry import find_task
 from pipeline.tokenizer import Tokenizer
 
@@ -82,6 +83,12 @@ def prepare(
     settings = dataclasses.replace(settings, labels=json.dumps(names, ensure_ascii=False))
     task, settings = find_task(settings)
     print(f"{len(names)} classes in {settings.source}: {', '.join(names)}", file=sys.stderr)
+  if settings.task == "tagging" and not tagging.mark_entities(task.label_names):
+    print(
+      "The tags are of no scheme of entities (IOB, IOE, BIOES, BILOU), so `score` is the "
+      "accuracy of words.",
+      file=sys.stderr,
+    )
   preparation = write.Preparation(task, settings, sources, vocabulary)
   fingerprints = {split: fingerprint(parts) for split, parts in sources.items()}
 
@@ -120,19 +127,32 @@ def find_classes(
 ) -> list[str]:
   """The classes of the training documents, sorted, as numbers if all are whole numbers.
 
+  Where files declare the names of their classes, these are the classes, in their order,
+  also those of no document.
+
   Raises:
-    InputError: a value cannot name a class, there are more than `MAX_CLASSES`, or each
-      document lists all of several classes, as `[0, 1]` and `[1, 0]` do.
+    InputError: a value cannot name a class, there are more than `MAX_CLASSES`, files
+      declare different classes, or each document lists all of several classes, as
+      `[0, 1]` and `[1, 0]` do.
   """
+  partitions = list(partitions)
   (field,) = set(fields.classes) & set(fields.required)
   names, kinds, fewest = set[str](), set[bool](), MAX_CLASSES
   for document in itertools.chain.from_iterable(part.read() for part in partitions):
     value = document.fields[field]
     if field == "label":
       glue.check_listed(document, task_name)
+    else:
+      tagging.tags_of(document)
     for one in value if isinstance(value, list) else [value]:
+      if str(one).strip().lower() in ("nan", "-1", "-100", "-1.0", "-100.0"):
+        raise InputError(
+          f"{document.where}: {field} {short_repr(one)} marks what has no class. Leave it "
+          "out; if it is a class, name all of them with labels."
+        )
       kinds.add(type(one) is str)
-      if not isinstance(one, str | int | float) or not str(one).strip() or len(kinds) > 1:
+      is_name = isinstance(one, str | int | float | decimal.Decimal) and str(one).strip()
+      if not is_name or len(kinds) > 1:
         raise InputError(
           f"{document.where}: {field} is {short_repr(value)}; expected names of classes, "
           "or numbers everywhere."
@@ -148,8 +168,24 @@ def find_classes(
     raise InputError(
       f"Each {field} lists all of {', '.join(sorted(names))}. List only those that apply."
     )
+  declared = {
+    of_file
+    for part in partitions
+    if isinstance(part, FilePartition)
+    for of_file in part.declared_classes(field)
+  }
+  if declared:
+    first, *others = sorted(declared)
+    if others or not names <= set(first):
+      other = ", ".join(others[0] if others else sorted(names - set(first)))
+      raise InputError(
+        f"A file declares the classes {', '.join(first)}; others are {other}. Name all of "
+        "them with labels."
+      )
+    return list(first)
   numbered = all(name.isdecimal() for name in names)
-  return sorted(names, key=int if numbered else str)  # type: ignore[arg-type]
+  # 007 and 7 are one number; their texts, too, decide.
+  return sorted(names, key=lambda name: (int(name) if numbered else 0, name))
 
 
 def _specs(settings: DatasetSettings) -> dict[str, str]:

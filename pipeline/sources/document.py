@@ -145,7 +145,9 @@ def text_in(document: Document, field: str) -> str:
   return value
 
 
-def missing(begin: str, field: str, column: str, found: Mapping[str, str]) -> InputError:
+def missing(
+  begin: str, field: str, column: str, found: Mapping[str, str], *, remedy: str = ""
+) -> InputError:
   """The error for a source or a record without a required field.
 
   Args:
@@ -153,9 +155,10 @@ def missing(begin: str, field: str, column: str, found: Mapping[str, str]) -> In
     field: the task's name for the field.
     column: the source's name, which was looked for.
     found: the names that are there, each with a note, such as its type.
+    remedy: what to do; by default, to name the right column.
   """
   there = ", ".join(f"{name!r}{note}" for name, note in found.items()) or "nothing"
-  remedy = f'Name the right one with columns "{field}=NAME".'
+  remedy = remedy or f'Name the right one with columns "{field}=NAME".'
   for name in found:
     if name.strip() == column:
       remedy = f"Remove the spaces from {name!r}."

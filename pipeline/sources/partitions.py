@@ -65,6 +65,13 @@ class FilePartition:
   def inputs(self) -> list[tuple[str, int, int]]:
     return list(map(_file_entry, self.paths))
 
+  def declared_classes(self, field: str) -> set[tuple[str, ...]]:
+    """The names of classes that its files declare for a field."""
+    if self.kind != "table":
+      return set()
+    found = (tables.declared_classes(path, self.fields, field) for path in self.paths)
+    return {tuple(names) for names in found if names}
+
   def read(self) -> Iterator[Document]:
     for path in self.paths:
       if self.kind == "squad":

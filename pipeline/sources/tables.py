@@ -12,6 +12,7 @@ import pyarrow.parquet
 
 from packing import InputError
 from packing.arrow import open_arrow
+from packing.errors import short_repr
 from packing.files import parse_json
 from pipeline.sources import textfiles
 from pipeline.sources.compressed import plain_suffix
@@ -43,7 +44,8 @@ def check(path: pathlib.Path, fields: DocumentFields):
     column = fields.column(field)
     if column not in schema.names:
       there = {f.name: f" ({f.type})" for f in schema}
-      raise missing(f"{path} has no column", field, column, there)
+      remedy = _remedy(path, schema.names) if plain_suffix(path) in _DELIMITERS else ""
+      raise missing(f"{path} has no column", field, column, there, remedy=remedy)
     kind = schema.field(column).type
     if field == "text" and not _is_text(kind):
       raise InputError(
@@ -73,6 +75,29 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
     raise InputError(
       f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). Restore it."
     ) from error
+
+
+def _remedy(path: pathlib.Path, names: list[str]) -> str:
+  """What to do about a file whose first line does not name columns; "" if it may."""
+  suffix = plain_suffix(path)
+  if names[0].lower().startswith("sep="):
+    return f"Remove the first line, {short_repr(','.join(names))}."
+  if names[0].startswith("#"):
+    return "Remove the comment in the first line, or name columns by number, from 0."
+  kinds = {";": "semicolons", "|": "bars", ",": "commas", "\t": "tabs"}
+  others = [mark for mark in kinds if mark in names[0] and mark != _DELIMITERS[suffix]]
+  if len(names) > 1 or not others:
+    return ""
+  if others[0] == _DELIMITERS.get(".tsv"):
+    return "Tabs separate its columns. Rename it to .tsv."
+  if others[0] == _DELIMITERS.get(".csv"):
+    return "Commas separate its columns. Rename it to .csv."
+  return f"{kinds[others[0]].capitalize()} separate its columns. Write it with commas."
+
+
+def declared_classes(path: pathlib.Path, fields: DocumentFields, field: str) -> list[str]:
+  """The names of all classes that a file declares for a field; none if it does not."""
+  return _class_names(_open(path, fields)[0]).get(fields.column(field), [])
 
 
 def _class_names(schema: pa.Schema) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ memory is bounded whatever the file holds. SQuAD's JSON is read at once.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import itertools
 import json
@@ -27,6 +28,10 @@ from pipeline.sources.document import (
 )
 
 _COLUMNS = {"tokens": 0, "tags": -1}  # first and last
+# In CoNLL-U, of several words and of words that only the syntax has: 1-2 and 1.1.
+_NO_WORD = re.compile(r"\d+[-.]\d+")
+_FIRST_NUMBER = re.compile(r"[01]([-.]\d+)?")
+_COMMENT = re.compile(r"#\s+(\S+\s+=(\s|$)|new(doc|par)\b)")
 Lines = Iterable[tuple[int, str]]  # with their numbers, from 1
 
 
@@ -118,8 +123,10 @@ def split_line(line: str, where: str, fields: DocumentFields) -> Document:
 def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
   """Sentences in CoNLL's columns: a word and its tag a line, a blank line after each.
 
-  Tabs separate columns, or spaces if a line has no tab. Lines of -DOCSTART- are left out.
-  If the last column is read, all lines have the same number of columns.
+  Tabs separate columns, or spaces if a line has no tab. Lines of -DOCSTART- are left out;
+  so are CoNLL-U's comments and, if the words are in a later column than the first, its
+  ranges (1-2) and empty nodes (1.1). If the last column is read, all lines have the same
+  number of columns.
 
   Args:
     lines: the lines of the file.
@@ -129,7 +136,10 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
 
   Raises:
     InputError: a line lacks a column or has others than the first, a sentence is too long,
-      or a column has no number.
+      a column has no number, or the first column numbers the words.
+
+  References:
+    https://universaldependencies.org/format.html
   """
   places = {field: _COLUMNS[field] for field in _COLUMNS if field in fields.names}
   for field in places:
@@ -138,31 +148,69 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
       raise InputError(f"columns has {field}={short_repr(column)}; expected a number.")
     places[field] = places[field] if column == field else int(column)
   least = max(len(places), *(place + 1 for place in places.values()))
+  lines, before = iter(lines), list[tuple[int, str]]()
+  width, is_numbered = 0, False
+  for line in lines:  # up to the first word
+    before.append(line)
+    cells = _columns(line[1])
+    if cells and not line[1].startswith(("#", "-DOCSTART-")):
+      width = len(cells)
+      is_numbered = places["tokens"] > 0 and bool(_FIRST_NUMBER.fullmatch(cells[0]))
+      break
   held: dict[str, list[str]] = {field: [] for field in places}
-  size = first = width = 0
-  for number, line in itertools.chain(lines, [(0, "")]):
-    text = line.rstrip("\r\n")
-    cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
-    cells = [cell.strip(" ") for cell in cells]
-    if not text.strip():
+  size = first = 0
+  unsure = fields.column("tokens") == "tokens"  # whether the first column has words
+  for number, line in itertools.chain(before, lines, [(0, "")]):
+    cells = _columns(line)
+    if not cells:
       if size:
+        if unsure and len(held["tokens"]) > 1:
+          _check_words(held["tokens"], width, f"{name}, line {first}")
+          unsure = False
         yield Document(held, f"{name}, line {first}")
       held, size = {field: [] for field in places}, 0
-    elif cells[0] != "-DOCSTART-":
-      if len(cells) < least:
-        raise InputError(f"{name}, line {number} lacks a word or tag: {short_repr(text)}.")
-      width = width or len(cells)
-      if len(cells) != width and min(places.values()) < 0:
-        raise InputError(
-          f"{name}, line {number} has {len(cells)} columns; expected {width}, as before. "
-          "Mend it, or name a column for tags by its number."
-        )
-      first = first if size else number
-      for field, place in places.items():
-        held[field].append(cells[place])
-      size += len(text)
-      if size > MAX_DOCUMENT_BYTES:
-        raise too_long_error(f"{name}, line {first}")
+      continue
+    # A word may be #, too, but a line of a word has as many columns as others.
+    starts_comment = not size and cells[0].split(" ")[0] == "#" and len(cells) != width
+    is_left_out = is_numbered and _NO_WORD.fullmatch(cells[0])
+    if starts_comment or _COMMENT.match(line) or is_left_out or cells[0] == "-DOCSTART-":
+      continue
+    if len(cells) < least:
+      text = short_repr(line.rstrip("\r\n"))
+      raise InputError(f"{name}, line {number} lacks a word or tag: {text}.")
+    width = width or len(cells)
+    if len(cells) != width and min(places.values()) < 0:
+      raise InputError(
+        f"{name}, line {number} has {len(cells)} columns; expected {width}, as before. "
+        "Mend it, or name a column for tags by its number."
+      )
+    first = first if size else number
+    for field, place in places.items():
+      held[field].append(cells[place])
+    size += len(line)
+    if size > MAX_DOCUMENT_BYTES:
+      raise too_long_error(f"{name}, line {first}")
+
+
+def _columns(line: str) -> list[str]:
+  """The columns of a line; none if it is blank."""
+  text = line.rstrip("\r\n")
+  if not text.strip():
+    return []
+  cells = text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
+  return [cell.strip(" ") for cell in cells]
+
+
+def _check_words(words: list[str], width: int, where: str):
+  """Refuses numbers that count the words of a sentence in place of the words."""
+  numbers = [word for word in words if not _NO_WORD.fullmatch(word)]
+  for start in (0, 1):
+    if numbers == [str(n) for n in range(start, start + len(numbers))]:
+      tags = 3 if width == 10 else max(width - 1, 2)  # of CoNLL-U, the parts of speech
+      raise InputError(
+        f"{where}: the first column numbers the words. Name the columns of words and tags, "
+        f'counted from 0, such as columns "tokens=1,tags={tags}".'
+      )
 
 
 def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]:
@@ -225,6 +273,8 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
     InputError: the file is binary or not UTF-8, or a line is too long.
   """
   for number, line in enumerate(_split_lines(file), start=1):
+    if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+      raise InputError(f"{name} is UTF-16. Convert it with iconv -f UTF-16 -t UTF-8.")
     if b"\0" in line:
       raise InputError(f"{name} is binary: line {number} has a zero byte. Leave it out.")
     if len(line) > MAX_DOCUMENT_BYTES:

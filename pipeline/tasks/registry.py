@@ -368,7 +368,7 @@ def score(
       regression; float[length, 2] start and end logits for squad; float[length,
       num_labels] for tagging; for pairs, float[D] for each text of each record.
     options: for pairs, the `temperature` of the loss; for tagging, the `labels`, names of
-      the tags: entities are scored if these are BIO.
+      the tags: entities are scored if these mark them.
 
   Returns:
     `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1

@@ -193,7 +193,7 @@ def score_answers(store: SequenceStore, outputs: Sequence[np.ndarray]) -> dict[s
 def score_tags(
   store: SequenceStore, outputs: Sequence[np.ndarray], labels: Sequence[str] = ()
 ) -> dict[str, float]:
-  """Accuracy of the words' tags, each word once; of BIO tags also scores of entities.
+  """Accuracy of the words' tags, each word once; also scores of the entities they mark.
 
   An entity is right if its kind and both ends are. `score` is then F1, of all entities
   together, otherwise the accuracy.
@@ -209,7 +209,7 @@ def score_tags(
   References:
     Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419; conlleval, seqeval.
   """
-  has_entities = tagging.is_bio(labels)
+  has_entities = tagging.mark_entities(labels)
   words = hits = right = expected = predicted = 0
   for windows, logits in squad.questions(store.records(), outputs):
     marks, found = tagging.of_words([w["token_labels"] for w in windows], logits)

@@ -48,6 +48,22 @@ def words_of(document: Document) -> list[str]:
   return words
 
 
+def tags_of(document: Document) -> list:
+  """The tags of a document, a list with one for each word.
+
+  Raises:
+    InputError: the field is something else.
+  """
+  words, tags = words_of(document), document.fields["tags"]
+  if not isinstance(tags, list) or len(tags) != len(words):
+    found = f"{len(tags)} tags" if isinstance(tags, list) else f"tags {short_repr(tags)}"
+    remedy = (
+      "" if isinstance(tags, list) else " Give a list with a tag for each, as .jsonl."
+    )
+    raise InputError(f"{document.where} has {found} for {len(words)} tokens.{remedy}")
+  return tags
+
+
 def texts(document: Document, settings: DatasetSettings) -> list[str]:
   """The texts to learn a vocabulary from."""
   del settings
@@ -64,10 +80,7 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Tagge
   names = encoder.settings.label_names()
   numbers: dict[str, int] = {}
   for document in shard.documents:
-    words, tags = words_of(document), document.fields["tags"]
-    if not isinstance(tags, list) or len(tags) != len(words):
-      found = f"{len(tags)} tags" if isinstance(tags, list) else f"tags {short_repr(tags)}"
-      raise InputError(f"{document.where} has {found} for {len(words)} tokens.")
+    words, tags = words_of(document), tags_of(document)
     labels = glue.parse_labels(tags, names, numbers, field="tag", where=document.where)
     yield from _windows(document, words, labels, encoder)
 
@@ -167,28 +180,39 @@ def of_words(
   return marks[marks >= 0], np.concatenate(outputs)[marks >= 0]
 
 
-def is_bio(names: Sequence[str]) -> bool:
-  """Whether tags mark entities: each is O, or B or I with a kind as in B-PER."""
+def mark_entities(names: Sequence[str]) -> bool:
+  """Whether tags are of a scheme of entities, with kinds as in B-PER, or without.
+
+  The schemes are IOB1 and IOB2, IOE1 and IOE2, BIOES (also called IOBES) and BILOU.
+  """
   prefixes = {name.partition("-")[0] for name in names}
-  return bool(prefixes - {"O"}) and prefixes <= {"B", "I", "O"}
+  return bool(prefixes - {"O"}) and any(prefixes <= set(s) for s in ("BIOES", "BILOU"))
 
 
 def entities(tags: Iterable[str]) -> set[tuple[str, int, int]]:
-  """Kind, first word and end of each entity in a sentence with BIO tags.
+  """Kind, first word and end of each entity in a sentence with tags of any scheme.
 
-  An I that continues nothing begins an entity, as in CoNLL's script and in seqeval.
+  An I or E that continues nothing begins an entity, as in CoNLL's script and in seqeval
+  without its strict mode.
 
   Example:
     >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [('LOC', 3, 4), ('LOC', 4, 5), ('PER', 0, 2)]
+    >>> sorted(entities(["B-PER", "E-PER", "S-LOC"]))
+    [('LOC', 2, 3), ('PER', 0, 2)]
+
+  References:
+    seqeval 1.2.2, https://github.com/chakki-works/seqeval, get_entities.
   """
   found = set()
-  kind, start = None, 0
+  before, kind, start = "O", "", 0
   for place, tag in enumerate([*tags, "O"]):
     prefix, _, name = tag.partition("-")
-    if kind is not None and (prefix != "I" or name != kind):
+    prefix = {"L": "E", "U": "S"}.get(prefix, prefix)  # BILOU's names for BIOES
+    ends = before != "O" and (before in "ES" or prefix in "BSO" or name != kind)
+    if ends:
       found.add((kind, start, place))
-      kind = None
-    if prefix != "O" and kind is None:
-      kind, start = name, place
+    if ends or before == "O":
+      start = place
+    before, kind = prefix, name
   return found

@@ -81,6 +81,11 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
     ("a.csv", "text\na\n\udce9\n", r"line 3 is not UTF-8 at byte 0"),
     ("a.tsv", 'text\na\n"b\nc"\n', r"a field in quotes spans lines 3 to 4"),
     ("a.tsv", "a\ttext\n1\tb\rc\n", r"record 1 has 1 columns; expected 2"),
+    ("a.csv", "text;label\na;b\n", r"Semicolons separate its columns. Write it with comm"),
+    ("a.csv", "n\ttext\na\tb\n", r"Tabs separate its columns. Rename it to .tsv"),
+    ("a.tsv", "n,text\na,b\n", r"Commas separate its columns. Rename it to .csv"),
+    ("a.csv", "sep=;\ntext;label\na;b\n", r"Remove the first line, 'sep=;'"),
+    ("a.csv", "# made in May\ntext,label\na,b\n", r"Remove the comment in the first line"),
     ("a.xls", "text\n", r"ends in '.xls'; expected .arrow, .conll, .csv"),
   ],
 )
@@ -88,6 +93,14 @@ def test_a_table_that_cannot_be_read_says_where(tmp_path, name, content, message
   (tmp_path / name).write_text(content, encoding="utf-8", errors="surrogateescape")
   with pytest.raises(InputError, match=message):
     read(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf_16_is_named(tmp_path, encoding):
+  content = "text,label\na,b\n" if encoding == "utf-16" else "\ufefftext,label\na,b\n"
+  (tmp_path / "a.csv").write_text(content, encoding=encoding)
+  with pytest.raises(InputError, match=r"a\.csv is UTF-16. Convert it with iconv"):
+    read(tmp_path / "a.csv")
 
 
 def test_text_may_have_any_string_type_of_arrow(tmp_path):

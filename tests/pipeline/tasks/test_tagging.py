@@ -16,6 +16,8 @@ from pipeline.batches.audit import AuditError, audit
 from pipeline.batches.loader import PackedLoader
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
+from pipeline.sources.document import DocumentFields
+from pipeline.sources.partitions import open_source
 from pipeline.tasks import tagging
 from pipeline.tokenizer import SPECIAL_TOKENS, train_bpe
 from tests.pipeline.tasks.making import CLS, ID, SEP
@@ -200,7 +202,7 @@ def test_classes_of_sentences_are_found_too(make):
     (
       {"tags": ["O", -100]},
       {},
-      r"line 2: tags is .* expected names of classes, or numbers",
+      r"line 2: tags -100 marks what has no class. Leave it out",
     ),
     ({"tags": ["O", "Z"]}, {"labels": "O,B-LOC,B-PER,I-PER"}, r"line 2: tag is 'Z'"),
     ({}, {"too_long": "error", "max_sequence_length": 5}, r"The sentence has 6 tokens"),
@@ -221,13 +223,104 @@ def test_a_tag_that_only_held_out_data_has_is_refused(make, tmp_path):
     make("tagging", ROWS, held_out_source=str(held_out))
 
 
+CONLL_U = """# newdoc id = weblog
+# sent_id = weblog-1
+# text = a\tbc
+1-2\ta'd\t_\t_\t_
+1\ta\tx\tDET\t_
+2\tbc\tx\tNOUN\t_
+2.1\tx\tx\tVERB\t_
+
+# global comment
+1\t#\tx\tDET\t_
+"""
+
+
+@pytest.mark.parametrize(
+  ("text", "columns"),
+  [
+    (CONLL_U, "tokens=1,tags=3"),
+    ("# id 7\tdomain=train\na _ _ DET\nbc _ _ NOUN\n\n# _ _ DET\n", ""),
+    ("# sent_id = 1\na DET\nbc NOUN\n\n# DET\n", ""),
+  ],
+)
+def test_what_is_no_word_of_conll_is_left_out(tmp_path, text, columns):
+  (tmp_path / "a.conll").write_text(text)
+  pairs = [pair.split("=") for pair in columns.split(",") if pair]
+  fields = DocumentFields(("tokens", "tags"), columns=tuple(map(tuple, pairs)))
+  (part,) = open_source(str(tmp_path / "a.conll"), fields)
+  found = [document.fields for document in part.read()]
+  assert found == [
+    {"tokens": ["a", "bc"], "tags": ["DET", "NOUN"]},
+    {"tokens": ["#"], "tags": ["DET"]},
+  ]
+
+
+def test_classes_equal_as_numbers_have_the_same_order_in_every_process(make):
+  rows = [{"sentence": "a", "label": label} for label in ("7", "007", "10", "07")]
+  dataset = make("classification", rows)
+  assert dataset.labels == ("007", "07", "7", "10")
+  assert dataset.train.sequence_labels.tolist() == [2, 0, 3, 1]
+
+
+def declaring(path, names, numbers):
+  """A table whose labels are of classes that it declares, as Hugging Face's datasets do."""
+  table = pa.table({"sentence": ["a"] * len(numbers), "label": numbers})
+  kind = {"names": names, "_type": "ClassLabel"}
+  features = json.dumps({"info": {"features": {"label": kind}}})
+  pa.parquet.write_table(table.replace_schema_metadata({"huggingface": features}), path)
+
+
+def test_all_classes_that_a_file_declares_are_kept_in_their_order(tmp_path, vocab_file):
+  declaring(tmp_path / "a.parquet", ["z", "unused", "a"], [0, 2, 2])
+  chosen = {"task": "classification", "vocab_file": vocab_file}
+  dataset = prepare(
+    tmp_path / "out", DatasetSettings(f"{tmp_path}/a.parquet", 16, **chosen)
+  )
+  assert dataset.labels == ("z", "unused", "a")
+  assert dataset.train.sequence_labels.tolist() == [0, 2, 2]
+  declaring(tmp_path / "b.parquet", ["z", "other"], [0, 1])
+  with pytest.raises(InputError, match="declares the classes z, other; others are z, unus"):
+    prepare(tmp_path / "both", DatasetSettings(f"{tmp_path}/*.parquet", 16, **chosen))
+
+
+@pytest.mark.parametrize("label", [-1, -1.0, "-1", float("nan"), "NaN", -100])
+def test_what_marks_no_class_becomes_none(make, label):
+  rows = [{"sentence": "a", "label": one} for one in (type(label)(1), label)]
+  with pytest.raises(InputError, match=r"line 2: label .* marks what has no class"):
+    make("classification", rows)
+  rows = [{"tokens": ["a"], "tags": [one]} for one in (type(label)(1), label)]
+  with pytest.raises(InputError, match=r"line 2: tags .* name all of them with labels"):
+    make("tagging", rows)
+
+
+def test_a_class_of_minus_1_is_one_if_it_is_named(make):
+  rows = [{"sentence": "a", "label": one} for one in (-1, 1, 0)]
+  dataset = make("classification", rows, labels="-1,0,1")
+  assert dataset.train.sequence_labels.tolist() == [0, 2, 1]
+
+
+def test_classes_may_be_decimals(tmp_path, vocab_file):
+  labels = pa.array([1, 0, 1], pa.decimal128(10, 2))
+  table = pa.table({"sentence": ["a", "b", "a"], "label": labels})
+  pa.parquet.write_table(table, tmp_path / "a.parquet")
+  chosen = {"task": "classification", "vocab_file": vocab_file}
+  dataset = prepare(
+    tmp_path / "out", DatasetSettings(f"{tmp_path}/a.parquet", 16, **chosen)
+  )
+  assert dataset.labels == ("0.00", "1.00")
+  assert dataset.train.sequence_labels.tolist() == [1, 0, 1]
+
+
 @pytest.mark.parametrize(
   ("text", "columns", "message"),
   [
     ("a O\nb\n", "", r"a.conll, line 2 lacks a word or tag: 'b'"),
     ("a X O\nb O\n", "tags=2", r"line 2 lacks a word or tag: 'b O'"),
     ("a X O\n\nb O\n", "", r"a.conll, line 3 has 2 columns; expected 3"),
-    ("# text = a\na O\n", "", r"a.conll, line 2 has 2 columns; expected 4"),
+    ("#b\na O\n", "", r"a.conll, line 1 lacks a word or tag: '#b'"),
+    ("0\ta\tO\n1\tb\tB-X\n", "", r"line 1: the first column numbers .*tokens=1,tags=2"),
+    ("1 a O\n\n1 a O\n1.1 b O\n2 b X\n", "", r"line 3: the first column numbers"),
     ("a O\n", "tags=ner", r"columns has tags='ner'; expected a number"),
   ],
 )
@@ -290,8 +383,8 @@ def test_entities_are_scored_and_other_tags_by_accuracy(make):
 @pytest.mark.extra("seqeval")
 @settings(deadline=None)  # it is imported
 @given(
-  st.lists(st.sampled_from(["O", "B-A", "I-A", "B-B", "I-B"]), max_size=9),
-  st.lists(st.sampled_from(["O", "B", "I"]), max_size=9),
+  st.lists(st.sampled_from(["O", *(f"{x}-{y}" for x in "BIES" for y in "AB")]), max_size=9),
+  st.lists(st.sampled_from(["O", "B", "I", "E", "S"]), max_size=9),
 )
 def test_entities_are_those_of_seqeval(tags, without_kinds):
   get_entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
@@ -299,6 +392,33 @@ def test_entities_are_those_of_seqeval(tags, without_kinds):
     expected = {(kind, start, end + 1) for kind, start, end in get_entities(one)}
     found = {(kind or "_", start, end) for kind, start, end in tagging.entities(one)}
     assert found == expected
+
+
+@pytest.mark.parametrize(
+  ("tags", "expected"),  # by seqeval 1.2.2, get_entities
+  [
+    ("B-A E-A O O S-A", [("A", 0, 2), ("A", 4, 5)]),
+    ("B-A I-A E-A O S-B S-B", [("A", 0, 3), ("B", 4, 5), ("B", 5, 6)]),
+    ("B-A L-A U-A I-A L-A", [("A", 0, 2), ("A", 2, 3), ("A", 3, 5)]),
+    ("I-A I-A E-A I-A E-B E-B", [("A", 0, 3), ("A", 3, 4), ("B", 4, 5), ("B", 5, 6)]),
+    ("I-A I-A B-A I-B O E-B", [("A", 0, 2), ("A", 2, 3), ("B", 3, 4), ("B", 5, 6)]),
+  ],
+)
+def test_entities_of_each_scheme(tags, expected):
+  assert sorted(tagging.entities(tags.split()), key=lambda one: one[1]) == expected
+  assert tagging.mark_entities(tags.split())
+
+
+@pytest.mark.parametrize("tags", ["O O", "DET NOUN", "B-A M-A O", "B-A L-A E-A", "E-A L-A"])
+def test_other_tags_mark_no_entities(tags):
+  assert not tagging.mark_entities(tags.split())
+
+
+def test_a_line_says_when_the_score_is_accuracy(make, capsys):
+  make("tagging", [{"tokens": ["a", "b"], "tags": ["DET", "NOUN"]}])
+  assert "`score` is the accuracy of words" in capsys.readouterr().err
+  make("tagging", [{"tokens": ["a", "b"], "tags": ["S-A", "O"]}], seed=1)
+  assert "accuracy" not in capsys.readouterr().err
 
 
 def test_pieces_that_begin_with_a_space_belong_to_the_next_word(tmp_path):
