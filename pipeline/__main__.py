@@ -117,7 +117,7 @@ def _add_prepare(command):
       text += f" (default: {default})"
     group.add_argument(
       f"--{name.replace('_', '-')}",
-      default=None if default is dataclasses.MISSING else default,
+      default=None if "source" in name or default is dataclasses.MISSING else default,
       required=default is dataclasses.MISSING,
       help=text,
       **options,
@@ -126,7 +126,8 @@ def _add_prepare(command):
   number = {"type": int, "metavar": "N"}
   fraction = {"type": float, "metavar": "F"}
   group = command.add_argument_group("input")
-  add(group, "source", "where documents come from; see below", metavar="SOURCE")
+  text = "where documents come from; see below; may be given several times"
+  add(group, "source", text, metavar="SOURCE", action="append")
   add(
     group,
     "documents",
@@ -134,10 +135,16 @@ def _add_prepare(command):
     "start:REGEX",
   )
   add(group, "columns", "names of fields in the source", metavar="FIELD=NAME,...")
-  add(group, "held_out_source", "a separate source to hold out", metavar="SOURCE")
+  add(
+    group,
+    "held_out_source",
+    "a separate source to hold out",
+    metavar="SOURCE",
+    action="append",
+  )
   add(group, "held_out_fraction", "fraction of documents to hold out", **fraction)
   text = "a second source to hold out, such as tfds:glue/mnli#validation_mismatched"
-  add(group, "mismatched_source", text, metavar="SOURCE")
+  add(group, "mismatched_source", text, metavar="SOURCE", action="append")
   group = command.add_argument_group("output")
   group.add_argument("--out", required=True, metavar="DIR", help="the prepared dataset")
   add(group, "task", f"one of {', '.join(TASKS)}", metavar="TASK")
@@ -184,7 +191,11 @@ def _runner(options) -> BeamRunner | None:
 
 def _prepare(options) -> tuple[int, str]:
   names = [field.name for field in dataclasses.fields(DatasetSettings)]
-  settings = DatasetSettings(**{name: getattr(options, name) for name in names})
+  given = {name: getattr(options, name) for name in names}
+  for name in ("source", "held_out_source", "mismatched_source"):
+    listed = given[name] or [""]
+    given[name] = listed[0] if len(listed) == 1 else json.dumps(listed, ensure_ascii=False)
+  settings = DatasetSettings(**given)
   if options.workers is not None:
     check_integer("--workers", options.workers, at_least=1, at_most=4096)
   dataset = prepare(

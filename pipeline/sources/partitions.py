@@ -9,12 +9,14 @@
 |                                 | formats may be compressed: .gz, .bz2, .zst           |
 
 `#SPLIT` at the end names a split of a TensorFlow Dataset, or of a Hugging Face folder with
-several; the default is `train`. A source is read in partitions, one after the other, each
-as a stream: memory does not grow with the input.
+several; the default is `train`. Several sources are separated by commas, or a list in JSON
+if a name has a comma, and are read in this order. A source is read in partitions, one after
+the other, each as a stream: memory does not grow with the input.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import hashlib
@@ -113,6 +115,16 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   Raises:
     InputError: there is no such source, or it cannot have these fields.
   """
+  names = source_names(spec)
+  if len(names) > 1:
+    parts = [part for name in names for part in open_source(name, fields)]
+    paths = [p for part in parts if isinstance(part, FilePartition) for p in part.paths]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+      raise InputError(f"{twice[0]} is in several of the sources. Name it once.")
+    if len(set(names)) < len(names):
+      raise InputError(f"{spec} names a source twice. Name it once.")
+    return parts
+  spec = names[0]
   kind, _, rest = spec.partition(":")
   if kind == "tfds" and rest:
     name, split = _split_of(rest)
@@ -125,7 +137,10 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   files = _find_files(spec)
   kinds = sorted({_kind(path) for path in files})
   if len(kinds) > 1:
-    raise InputError(f"{spec} mixes {' and '.join(kinds)} files. Use a glob.")
+    raise InputError(
+      f"{spec} mixes {' and '.join(kinds)} files. Name each kind by a glob, as several "
+      "sources: 'FOLDER/*.txt,FOLDER/*.jsonl'."
+    )
   if kinds == ["text"] and "tags" in fields.required:
     raise InputError(f"{files[0]} is text. Rename it to .conll if its lines end in tags.")
   if kinds == ["columns"] and fields.required[0] != "tokens":
@@ -143,6 +158,23 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
     )
     for group in _groups(files)
   ]
+
+
+def source_names(spec: str) -> list[str]:
+  """The sources in a specification: one, several with commas, or a list in JSON.
+
+  Example:
+    >>> source_names("a.txt, b/*.jsonl"), source_names('["a,b.txt", "c.txt"]')
+    (['a.txt', 'b/*.jsonl'], ['a,b.txt', 'c.txt'])
+  """
+  if os.path.exists(spec) or "," not in spec:
+    return [spec]
+  with contextlib.suppress(ValueError):
+    if isinstance(listed := json.loads(spec), list) and listed:
+      return list(map(str, listed))
+  if glob.glob(spec, recursive=True):  # whose names have a comma
+    return [spec]
+  return [name for name in map(str.strip, spec.split(",")) if name] or [spec]
 
 
 def fingerprint(partitions: list[Partition]) -> dict:

@@ -195,3 +195,12 @@ def test_a_cased_vocabulary_is_told(tmp_path, capsys):
   fields = {"task": "documents", "vocab_file": str(tmp_path / "vocab.txt")}
   prepare(tmp_path / "out", DatasetSettings(str(tmp_path / "a.txt"), 16, **fields))
   assert "has capitals, but text is lower-cased" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [3000, 10**8])
+def test_an_id_beyond_what_the_file_can_hold_is_refused(tmp_path, number):
+  path = tmp_path / "tokenizer.json"
+  model = {"type": "WordLevel", "vocab": {"a": 0, "b": number}, "unk_token": "a"}
+  path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+  with pytest.raises(InputError, match=rf"id {number:,}; a file of \d+ bytes cannot"):
+    Tokenizer(path)

@@ -237,3 +237,20 @@ def test_lines_that_carriage_returns_end_may_fill_more_than_a_document(tmp_path)
   (tmp_path / "a.txt").write_bytes(line * (MAX_DOCUMENT_BYTES // 100 + 9))
   found = read(tmp_path / "a.txt", dataclasses.replace(FIELDS, documents="line"))
   assert {document.fields["text"] for document in found} == {line.decode()}
+
+
+def test_several_sources_are_read_in_order(tmp_path):
+  for name, text in (("a,b.txt", "one"), ("c.txt", "two")):
+    (tmp_path / name).write_text(text)
+  (tmp_path / "d.jsonl").write_text('{"text": "three"}')
+  files = [str(tmp_path / name) for name in ("d.jsonl", "c.txt", "a,b.txt")]
+  assert texts(",".join(files[:2])) == ["three", "two"]
+  assert texts(json.dumps(files)) == ["three", "two", "one"]
+  assert texts(f"{tmp_path}/*,b.txt") == texts(files[2]) == ["one"]
+  with pytest.raises(InputError, match=r"c\.txt is in several of the sources"):
+    texts(f"{tmp_path}/*.txt,{files[1]}")
+  with pytest.raises(InputError, match=r"There is no '.*gone.txt'"):
+    texts(f"{files[1]},{tmp_path}/gone.txt")
+  with pytest.raises(InputError, match=r"mixes jsonl and text files\. Name each kind by a"):
+    texts(tmp_path)
+  assert texts(f"{tmp_path}/*.jsonl,{tmp_path}/*.txt") == ["three", "one", "two"]
