@@ -170,6 +170,47 @@ def test_tables_of_pages_are_the_published_ones():
       assert any(f"<!-- table {name}, {title}: " in text for text in texts)
 
 
+NOT_KEPT = "JSON was not kept."
+
+
+def figures_without_a_source(page: str) -> list[str]:
+  """Headers of tables of figures whose caption does not say where the figures are kept.
+
+  A table of figures has a column that is aligned to the right. Its caption is the paragraph
+  before it; a second table after it has the same one. It names a published table, links a
+  report, or says that the JSON was not kept.
+  """
+  missing, caption = [], ""
+  for block in re.split(r"\n{2,}", page):
+    if not block.startswith("|"):
+      caption = block
+    elif "---:" in block.splitlines()[1]:
+      told = " ".join(caption.split())
+      kept = re.search(r"<!-- table |\((?:\w+/)*(?:exhibits|REPORT)\.md", told)
+      if not (kept or NOT_KEPT in told):
+        missing.append(block.splitlines()[0])
+  return missing
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=markdown.name)
+def test_a_table_of_figures_says_where_they_are_kept(path):
+  if path.parent == ROOT / "docs" or path == ROOT / "README.md":
+    assert not figures_without_a_source(path.read_text())
+
+
+def test_a_table_of_figures_without_a_source_is_found():
+  table = "| way | rate |\n|---|---:|\n| packed | 2.5 |"
+  for caption, missing in (
+    ("On two cores:", ["| way | rate |"]),
+    ("On two cores. Its JSON was not\nkept.", []),
+    ("On two cores ([report](finetuning/exhibits.md)):", []),
+    ("<!-- table speed.json, ways: way | rate -->", []),
+  ):
+    assert figures_without_a_source(f"## Speed\n\n{caption}\n\n{table}\n") == missing
+  words = table.replace("---:", "---")
+  assert not figures_without_a_source(f"What to read:\n\n{words}\n")
+
+
 @pytest.mark.parametrize(
   "tried",
   ["glue, qm9, squad", pytest.param("wikipedia", marks=pytest.mark.slow)],
