@@ -11,15 +11,17 @@ fails is reported and not timed. Nor is one in rows of a length where it differs
 Then, in the order of --cases, as far as --minutes allows:
 
 - base:512 and the like: steps of BERT-base (modern_base: ModernBERT) in rows of 512 tokens,
-  with the attention that `auto` chooses, packed and one sequence a row; in blocks of steps
-  one after another, as in training, and waited for each. Sequences have the lengths of
-  Wikipedia's; rows above 512 tokens hold as many as fit. Of the first two cases, also where
-  the time goes, from JAX's trace. The first case is also that of the other parts.
+  with the attention that `auto` chooses, packed and one sequence a row; queued in blocks,
+  as in training, and awaited one by one. Sequences have the lengths of Wikipedia's; rows
+  above 512 tokens hold as many as fit. Of the first two cases, also where the time goes,
+  from JAX's trace. The first case is also that of the other parts.
 - attention: the first case with the other proven implementations.
-- dropout: the first case with dropout.
-- train.py: the program itself on the standard library's text, and its bare step.
+- dropout: the first case with dropout; queued and awaited.
+- train.py: the program itself on the standard library's text, and its bare step, queued.
 - pytorch: transformers' BERT on sequences of the first case, with AdamW: padded, un-padded,
-  with torch.compile, and flattened with FlashAttention.
+  with torch.compile, and flattened with FlashAttention; queued and awaited, as ours.
+
+A ratio compares queued steps, or awaited ones, never one with the other.
 
 Each result is written at once to results.json and report.md, so a run that is cut off
 keeps what it has measured. What does not fit into --minutes, or fails, is listed there.
@@ -69,7 +71,7 @@ TINY = (Case("tiny", 128, 4), Case("modern_tiny", 128, 4))  # for any machine
 EARLY, LATE = ("dropout", "train.py", "pytorch"), ("attention",)
 NAMES = [x.name for x in CASES]
 NAMES = [*NAMES[:2], *EARLY, *NAMES[2:5], *LATE, *NAMES[5:]]
-PACE, CPU_PACE = Pace(steps=20, blocks=4, waited=20), Pace(steps=5, blocks=2, waited=2)
+PACE, CPU_PACE = Pace(steps=20, blocks=4, awaited=20), Pace(steps=5, blocks=2, awaited=2)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "flash_attn")
 JAX_SHARE = "0.5"  # of a GPU's memory; the rest is for PyTorch, or for train.py
 

@@ -56,12 +56,12 @@ class Pace(NamedTuple):
   Attributes:
     steps: of a block, one after another without waiting; a multiple of `BATCHES`.
     blocks: counted blocks of each kind of step, in turns.
-    waited: counted steps of each kind that are waited for, in turns.
+    awaited: counted steps of each kind that are awaited one by one, in turns.
   """
 
   steps: int
   blocks: int
-  waited: int
+  awaited: int
 
 
 class Bench:
@@ -101,8 +101,9 @@ class Bench:
 
     Returns:
       The case, `batch_factor`, the packing factor of the batches, and medians with
-      quartiles: `seconds` of a step in blocks, by kind; `waited`, the same if each step is
-      waited for; `over_factor`, the speed-up of packing divided by the packing factor;
+      quartiles: `seconds` of a step in blocks, by kind; `awaited`, the same if each step is
+      awaited; `over_factor`, the speed-up of packing divided by the packing factor, of
+      steps in blocks, and `awaited_over_factor`, of awaited ones;
       `rate`, operations of the products a second; `share` of this rate by kind.
       `flops` of a step, `bytes` and `compile_seconds` by kind.
     """
@@ -112,7 +113,7 @@ class Bench:
     seconds = in_turns(in_a_row, rounds=pace.blocks, name=name)
     rate = flops_of_product / seconds.pop("product")
     seconds = {kind: each / pace.steps for kind, each in seconds.items()}
-    waited = in_turns(self._runs(self._steps, 1), rounds=pace.waited, name=f"{name} each")
+    awaited = in_turns(self._runs(self._steps, 1), rounds=pace.awaited, name=f"{name} each")
     flops = {
       kind: model_flops(config, self._batches[kind])
       for kind, config in self._configs.items()
@@ -126,8 +127,9 @@ class Bench:
       "attention": self.implementation,
       "batch_factor": float(np.mean(sequences)) / self.rows,
       "seconds": {kind: quartiles(each) for kind, each in seconds.items()},
-      "waited": {kind: quartiles(each) for kind, each in waited.items()},
+      "awaited": {kind: quartiles(each) for kind, each in awaited.items()},
       "over_factor": quartiles(seconds["unpacked"] / seconds["packed"]),
+      "awaited_over_factor": quartiles(awaited["unpacked"] / awaited["packed"]),
       "rate": quartiles(rate),
       "flops": flops,
       "share": {kind: quartiles(each) for kind, each in share.items()},
@@ -136,23 +138,27 @@ class Bench:
     }
 
   def with_dropout(self) -> dict[str, Any]:
-    """Times packed steps with dropout and without, in blocks, in turns.
+    """Times packed steps with dropout and without, in turns: in blocks, and awaited.
 
     Returns:
-      The `rate` of dropout; `seconds` of a step with it, and the `ratio` to one without, as
-      medians and quartiles; its `bytes` and `compile_seconds`.
+      The `rate` of dropout; `seconds` of a step with it in blocks, and the `ratio` to one
+      without, as medians and quartiles; `awaited` and `awaited_ratio`, the same of awaited
+      steps; its `bytes` and `compile_seconds`.
     """
     fields = {"dropout_rate": DROPOUT}
     programs = self.case.programs(self.implementation, self._dtype, **fields)
     changed = compile_step(programs["packed"], self._placed["packed"][0])
     steps = {"packed": self._steps["packed"], "dropout": changed}
-    runs = self._runs(steps, self._pace.steps)
-    seconds = in_turns(runs, rounds=self._pace.blocks, name="dropout")
+    pace = self._pace
+    seconds = in_turns(self._runs(steps, pace.steps), rounds=pace.blocks, name="dropout")
+    awaited = in_turns(self._runs(steps, 1), rounds=pace.awaited, name="dropout, each")
     return {
       "case": self.case.name,
       "rate": DROPOUT,
-      "seconds": quartiles(seconds["dropout"] / self._pace.steps),
+      "seconds": quartiles(seconds["dropout"] / pace.steps),
       "ratio": quartiles(seconds["dropout"] / seconds["packed"]),
+      "awaited": quartiles(awaited["dropout"]),
+      "awaited_ratio": quartiles(awaited["dropout"] / awaited["packed"]),
       "bytes": changed.bytes,
       "compile_seconds": changed.seconds,
     }

@@ -7,6 +7,11 @@ GPU, in 16 bits, by `varlen_attn`; otherwise one sequence after the other. `comp
 `masked` with an encoder by `torch.compile`. `flattened` is `unpadded` with transformers'
 own collator and FlashAttention. A user of PyTorch can write each of them in a few lines.
 
+On a GPU a step returns before it is done, as JAX's do: reading its loss, or `wait`, waits
+for it. No step reads its loss or copies from the host, which would wait too. (Transformers
+may, for a padding mask.) On a CPU PyTorch's steps are done when they return, so queued and
+awaited steps take the same time.
+
 Transformers accepts a ModernBERT batch in one row only with FlashAttention, which needs a
 GPU, and PyTorch's FlexAttention has no gradient on a CPU. So if `unpadded` computes one
 sequence after the other, a local layer computes all pairs and masks those outside the
@@ -30,7 +35,7 @@ from transformers import AttentionInterface, BertForPreTraining, PreTrainedModel
 from transformers.utils import logging
 
 from lab.timing.models import ADAMW
-from lab.timing.turns import in_turns
+from lab.timing.turns import in_turns, queued
 from model import BertConfig, EncoderConfig
 from model.hf.config import bert_json
 
@@ -135,54 +140,83 @@ class Computation:
       if name not in left_out
     }
 
-  def step(self, batch: Tensors) -> float:
-    """Makes one update; returns the loss before it, in nats."""
+  def step(self, batch: Tensors) -> torch.Tensor:
+    """Makes one update; returns the loss before it, in nats. A GPU may still compute it."""
     device, dtype = self._trained.device, self._trained.dtype
     with torch.autocast(device, dtype, enabled=dtype != torch.float32):
       loss = self._loss(self._model, batch)
     self._trained.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     self._trained.optimizer.step()
-    return loss.item()
+    return loss.detach()
+
+  @staticmethod
+  def loss(result: torch.Tensor) -> float:
+    """The loss before a step, in nats, from what `step` returned; waits for the device."""
+    return result.item()
+
+  def wait(self):
+    """Returns when the device has made all steps."""
+    if self._trained.device == "cuda":
+      torch.cuda.synchronize()
 
 
 def seconds_of_steps(
-  config: EncoderConfig, batches: Sequence[Mapping[str, np.ndarray]], *, device: str
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Times steps of each computation except `whole`, in turns, on each batch but the first.
+  config: EncoderConfig,
+  batches: Sequence[Mapping[str, np.ndarray]],
+  *,
+  steps: int,
+  blocks: int,
+  awaited: int,
+  device: str,
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
+  """Times steps of each computation except `whole`, in turns: queued, and each awaited.
 
   Args:
     config: of the model; its weights are random, and the computation has its dtype.
-    batches: PackedBatches with one sequence a row.
+    batches: PackedBatches with one sequence a row; too few are repeated.
+    steps: of a block of queued steps.
+    blocks: of queued steps that are counted.
+    awaited: steps that are awaited and counted.
     device: "cpu" or "cuda".
 
   Returns:
-    float[batches - 1] by computation, seconds; and why others did not run.
+    By computation, seconds of a step: "queued", float[blocks], and "awaited",
+    float[awaited]; and why others did not run.
 
   Raises:
     OutOfMemoryError: PyTorch's; the GPU's memory does not suffice.
   """
   trained = HuggingFace(config, device=device, dtype=np.dtype(config.dtype).name)
-  runs: dict[str, Callable[[int], float]] = {}
+  ready: dict[str, tuple[Computation, list[Tensors]]] = {}
   failed: dict[str, str] = {}
-
-  def step(computation: Computation, prepared: list[Tensors], number: int) -> float:
-    return computation.step(prepared[number])  # reading the loss waits for the device
-
   for what in ("masked", "unpadded", "compiled", "flattened"):
     try:
       if what == "flattened" and not importlib.util.find_spec("flash_attn"):
         raise ImportError("flash_attn is not installed")
       computation = Computation(trained, what)
       prepared = [computation.prepare(dict(batch)) for batch in batches]
-      step(computation, prepared, 0)
+      computation.step(prepared[0])
+      computation.wait()
     except torch.OutOfMemoryError:
       raise
     except Exception as error:  # of compilers and kernels, of many kinds
       failed[what] = str(error).strip().partition("\n")[0] or type(error).__name__
     else:
-      runs[what] = functools.partial(step, computation, prepared)
-  return in_turns(runs, rounds=len(batches) - 1, name="PyTorch"), failed
+      ready[what] = computation, prepared
+
+  def runs(steps: int) -> dict[str, Callable[[int], Any]]:
+    return {
+      what: queued(made.step, prepared, steps=steps, wait=made.wait)
+      for what, (made, prepared) in ready.items()
+    }
+
+  in_blocks = in_turns(runs(steps), rounds=blocks, name="PyTorch, queued")
+  each = in_turns(runs(1), rounds=awaited, name="PyTorch, awaited")
+  measured = {
+    what: {"queued": in_blocks[what] / steps, "awaited": each[what]} for what in ready
+  }
+  return measured, failed
 
 
 # ---- batches, from PackedBatches with one sequence a row ------------------------------
@@ -223,6 +257,7 @@ def _prepare_unpadded(batch: PackedBatch) -> Tensors:
     "token_type_ids": padded["token_type_ids"][real][None],
     "position_ids": positions[real][None],
     "lengths": lengths.tolist(),
+    "ends": functional.pad(lengths.cumsum(0), (1, 0)).int(),  # 0 before the first
     "starts": lengths.cumsum(0) - lengths,
     "masked": masked,
     "labels": labels[masked],
@@ -266,7 +301,7 @@ def _masked(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
 
 
 def _unpadded(model: PreTrainedModel, batch: Tensors) -> torch.Tensor:
-  hidden = _encode(model, batch, lengths=batch["lengths"])[0]
+  hidden = _encode(model, batch, lengths=batch["lengths"], ends=batch["ends"])[0]
   return _heads(model, hidden, batch["starts"], batch)
 
 
@@ -295,7 +330,7 @@ def _heads(
 
 
 def _attend_within(
-  module, query, key, value, _, *, scaling, lengths, sliding_window=None, **__
+  module, query, key, value, _, *, scaling, lengths, ends, sliding_window=None, **__
 ) -> tuple[torch.Tensor, None]:
   """[1, N, T, H] of sequences one after another -> [1, T, N, H].
 
@@ -303,7 +338,8 @@ def _attend_within(
   """
   del module
   if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-    return _attend_on_gpu(query, key, value, scaling, lengths, sliding_window), None
+    longest, window = max(lengths), sliding_window
+    return _attend_on_gpu(query, key, value, scaling, ends, longest, window), None
   split = (x.split(lengths, dim=2) for x in (query, key, value))
   attended = [
     functional.scaled_dot_product_attention(
@@ -324,14 +360,19 @@ def _near(length: int, window: int | None, device: torch.device) -> torch.Tensor
 
 
 def _attend_on_gpu(
-  query, key, value, scaling: float, lengths: list[int], window: int | None
+  query,
+  key,
+  value,
+  scaling: float,
+  ends: torch.Tensor,
+  longest: int,
+  window: int | None,
 ) -> torch.Tensor:
   """The same by one kernel for variable lengths, which supports only 16-bit types."""
   from torch.nn.attention.varlen import varlen_attn
 
-  ends = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=query.device)
   heads = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
-  arguments: Any = (*heads, ends, ends, max(lengths), max(lengths))
+  arguments: Any = (*heads, ends, ends, longest, longest)
   sides = (-1, -1) if window is None else (window - 1, window - 1)
   attended: Any = varlen_attn(*arguments, scale=scaling, window_size=sides)
   return attended[None]

@@ -7,8 +7,9 @@
 Sequences have the lengths of a built-in histogram and random tokens. A model with random
 weights predicts as `predict.py` does, from packs, and from padded rows. In each round,
 each way predicts all sequences once, in random order of the ways. Wall-clock time from
-arrays to logits includes packing. The first pass compiles and is reported separately. The
-answers of each way are compared with those from rows padded to one length.
+arrays to logits includes packing; all ways run their batches by the same loop. The first
+pass compiles and is reported separately. The answers of each way are compared with those
+from rows padded to one length.
 """
 
 from __future__ import annotations

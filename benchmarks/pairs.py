@@ -6,9 +6,9 @@ FOLDER is a Hugging Face directory of a BERT or ModernBERT, the data what
 `python -m pipeline prepare --task pairs` made. Each way begins with the same weights and
 makes the same steps. A step has the same records: packed; packed without the mask, a
 control that is known to be worse; one a row; or padded to the longest text of their column.
-Steps are timed in turns, without tokenising, padding or packing. Before and after, held-out
-anchors choose among the held-out positives. For sentence-transformers, `make reference`
-installs it.
+Steps are timed in turns, each awaited, without tokenising, padding or packing. Before and
+after, held-out anchors choose among the held-out positives. For sentence-transformers,
+`make reference` installs it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from the optimal plan. Unpacked rows hold the same sequences, one a row, and are
 by an ordinary model, with a padding mask, the row's positions, one [CLS] and the mean
 loss over tokens. Both kinds are whole training steps with LAMB and the same number of
 rows, from batches already on the device. Each round has sequences of its own and runs
-every step and products of large matrices, in random order. Ratios are taken per round
-and reported as medians and quartiles.
+every step and products of large matrices, in random order; each is awaited. Ratios are
+taken per round and reported as medians and quartiles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Times train.py itself: its steps a second, beside its bare step from a ready batch.
 
-train.py runs in a process of its own, on text of the standard library. Its bare step has
-the same model, shape and plan, and runs as in `accelerator_steps`.
+train.py runs in a process of its own, on text of the standard library. It queues steps and
+waits for them where it logs. Its bare step has the same model, shape and plan, and is
+queued in blocks of as many steps, so both are on one clock.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ def measure(
   Returns:
     The shape; by the run's own summary `seconds` of a step, `sequences_per_second`, and
     `input_share`, the fraction of the time that the loop waits for input; `bare_seconds`
-    of a step with quartiles; and `ratio`, train.py's steps a second divided by those of
-    its bare step.
+    of a queued step with quartiles; and `ratio`, train.py's steps a second divided by
+    those of its bare step.
 
   Raises:
     ProgramError: train.py failed, or took too long.
   """
   run = folder / "run"
-  _run(_words(folder, run, case, steps), limit)
+  _run(_words(folder, run, case, steps, log_every=pace.steps), limit)
   summary = json.loads((run / "summary.json").read_text())
   bare = _bare_seconds(run, case.rows, pace)
   seconds = case.rows / summary["packs_per_second"]
@@ -68,7 +69,9 @@ def measure(
   }
 
 
-def _words(folder: pathlib.Path, run: pathlib.Path, case: Case, steps: int) -> list[str]:
+def _words(
+  folder: pathlib.Path, run: pathlib.Path, case: Case, steps: int, *, log_every: int
+) -> list[str]:
   never = 10_000_000  # a multiple of what is logged
   fields: dict[str, Any] = {
     "data.source": "stdlib",
@@ -80,7 +83,7 @@ def _words(folder: pathlib.Path, run: pathlib.Path, case: Case, steps: int) -> l
     "packing.adjust": "none",  # so that a step has as many rows
     "train.batch_size": case.rows,
     "train.steps": steps,
-    "train.log_every": 20,
+    "train.log_every": log_every,
     "train.eval_every": never,
     "train.checkpoint_every": never,
     "train.throughput_rounds": 0,

@@ -9,13 +9,15 @@
 Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens
 are masked, and for a BERT each sequence has a next-sentence label. All ways start from
 the same weights, with AdamW, one dtype and no dropout. In each round, each way trains on
-every sequence once, with all steps of all ways in random order. The first round is not
-counted; ratios are taken per round. Before the rounds, each way takes two steps on a few
-sequences: equal losses show that all ways do the same work. The time of a step includes
-the transfer of the arrays to the device, but not making them. Processor time of all
-threads is reported beside wall-clock time. Other programs affect it less, but threads of
-a pool that spin while they wait count as working. Freed memory is kept for the next step,
-for all ways (training/memory.py).
+every sequence twice, in random order of all: its steps queued one after another, with one
+wait at the end, and each step by itself, awaited. On a CPU PyTorch's steps are done when
+they return, so its two times differ by chance alone. The first round is not counted; ratios
+are taken per round, of queued steps or of awaited ones. Before the rounds, each way takes
+two steps on a few sequences: equal losses show that all ways do the same work. The time of
+a step includes the transfer of the arrays to the device, but not making them. Processor
+time of all threads is reported beside wall-clock time. Other programs affect it less, but
+threads of a pool that spin while they wait count as working. Freed memory is kept for the
+next step, for all ways (training/memory.py).
 
 Peers are Hugging Face's BERT or ModernBERT in PyTorch, on the CPU, in float32; `make
 reference` installs them. They are left out with any other device or dtype.
@@ -31,7 +33,7 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -42,6 +44,7 @@ import packing
 from benchmarks import command
 from benchmarks.sample import Sample, draw
 from benchmarks.training_tables import (
+  KINDS,
   PEERS,
   WAYS,
   expand,
@@ -55,7 +58,7 @@ from lab.options import add, add_some, run, some_of
 from lab.table import record_table
 from lab.timing.models import ADAMW, FAMILIES, VOCAB_SIZE, make_config
 from lab.timing.steps import MEASURED, not_run_lines, why_not
-from lab.timing.turns import in_turns
+from lab.timing.turns import in_turns, queued
 from launch.record.compilations import CompilationCounter
 from launch.record.progress import Progress
 from model import IMPLEMENTATIONS, BertConfig, EncoderConfig, hf
@@ -89,13 +92,21 @@ class Ours:
     """The batch unchanged; its transfer is part of a step."""
     return batch
 
-  def step(self, batch: PackedBatch) -> float:
-    """Makes one update; returns the loss before it, in nats."""
+  def step(self, batch: PackedBatch) -> dict[str, Any]:
+    """Makes one update; returns its totals. The device may still compute."""
     on_device = put_batch(batch, self._program.mesh)
-    state, totals = self._program.train_step(self._state, on_device)
-    self._state, totals = jax.block_until_ready((state, totals))
+    self._state, totals = self._program.train_step(self._state, on_device)
+    return totals
+
+  @staticmethod
+  def loss(totals: dict[str, Any]) -> float:
+    """The loss before a step, in nats, from what `step` returned; waits for the device."""
     parts = [totals[name] for name in ("mlm_loss", "nsp_loss") if name in totals]
     return sum(float(part.total) / float(part.units) for part in parts)
+
+  def wait(self):
+    """Returns when the device has made all steps."""
+    jax.block_until_ready(self._state)
 
 
 def make_learners(
@@ -168,7 +179,15 @@ def missing() -> list[str]:
 def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[str, dict]:
   """Measures each way, in turns: real sequences a second, and the losses of first steps.
 
-  `learners` has the result of `make_learners`; the first round is not counted.
+  Args:
+    learners: from `make_learners`.
+    sample: whose batches each way trains.
+    rounds: that are counted.
+
+  Returns:
+    By way, `losses` of its first two steps, `compilations`, `first_seconds`,
+    `computed_tokens` of a round; and by the kind of timing, "queued" or "awaited", its
+    `rates` and its `processor_rates` of each round.
   """
   counter = CompilationCounter()
   measured: dict[str, dict] = {}
@@ -176,16 +195,19 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   with Progress("first steps", total=len(learners), unit="ways") as progress:
     for name in progress.over(learners):
       batches[name], measured[name] = _first_steps(learners[name], name, sample, counter)
-  runs = {
-    (name, index): functools.partial(_step, learners[name], batch)
-    for name in learners
-    for index, batch in enumerate(batches[name])
-  }
+  runs: dict[tuple[str, int | str], Callable[[int], Any]] = {}
+  for name, learner in learners.items():
+    block = functools.partial(queued, learner.step, wait=learner.wait)
+    runs[name, "queued"] = block(batches[name], steps=len(batches[name]))
+    for index, batch in enumerate(batches[name]):
+      runs[name, index] = block([batch], steps=1)
   seconds = in_turns(runs, rounds=rounds, name="measuring", clock="both")
   for name, way in measured.items():
     each = [seconds[name, index] for index in range(len(batches[name]))]
-    of_rounds = np.sum(each, axis=0)
-    way["rates"], way["processor_rates"] = (len(sample.store) / of_rounds).T.tolist()
+    of_rounds = {"queued": seconds[name, "queued"], "awaited": np.sum(each, axis=0)}
+    for kind in KINDS:
+      rates = (len(sample.store) / of_rounds[kind]).T.tolist()
+      way[kind] = dict(zip(("rates", "processor_rates"), rates, strict=True))
   return measured
 
 
@@ -199,23 +221,20 @@ def _first_steps(
   few = sample.check_batch(layout)
   learner.reset()
   prepared = learner.prepare(few)
-  losses = [learner.step(prepared) for _ in range(2)]
+  losses = [learner.loss(learner.step(prepared)) for _ in range(2)]
   batches = [learner.prepare(sample.lay_out(*x)) for x in sample.batches[layout]]
   if step_name:  # compile the other shapes
     shapes = {x["input_ids"].shape: x for x in batches}
     shapes.pop(few["input_ids"].shape)
     for batch in shapes.values():
       learner.step(batch)
+    learner.wait()
   return batches, {
     "losses": losses,
     "compilations": counter.count(step_name) - compiled,
     "first_seconds": time.perf_counter() - began,
     "computed_tokens": sum(int(np.prod(x["input_ids"].shape)) for x in batches),
   }
-
-
-def _step(learner, batch, _):
-  learner.step(batch)
 
 
 def main(arguments: list[str] | None = None):

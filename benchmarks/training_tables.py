@@ -24,6 +24,8 @@ PEERS = {
   "unpadded": ("the same, un-padded, head at masked tokens", "rows", "unpadded"),
 }
 WAYS: dict[str, tuple] = {**OURS, **PEERS}
+# How steps are timed; a ratio is one of times of the same kind.
+KINDS = ("queued", "awaited")
 # The last quotient is the product of the other three.
 PARTS = (
   ("packing", "packed", "unpacked"),
@@ -71,25 +73,20 @@ def way_rows(
   row. `sequences` is the number in a round.
   """
   base = "padded" if "padded" in measured else next(iter(measured))
-  rate_title = "sequences a second (quartiles)"
   records = []
   for key in keys:
     name, implementation = split(key)
     title = WAYS[name][0] + ("" if implementation == "xla" else f", {implementation}")
     if key not in measured:
       if name in PEERS:
-        records.append({"way": title, rate_title: not_run[key]})
+        records.append({"way": title, _rate_title(KINDS[0]): not_run[key]})
       continue
+    record = {"way": title}
+    for kind in KINDS:
+      record |= _of_kind(measured, key, base, kind)
     way = measured[key]
-    rates, of_base, packed = way["rates"], measured[base], measured.get("packed")
-    processor = np.median(np.divide(way["processor_rates"], of_base["processor_rates"]))
-    tokens = way["computed_tokens"] / sequences * np.median(rates) / 1000
-    record = {
-      "way": title,
-      rate_title: spread(quartiles(rates)),
-      f"{base} = 1 (quartiles)": ratio(rates, of_base["rates"]),
-      "packed is faster (quartiles)": ratio(packed["rates"], rates) if packed else "",
-      f"by processor time, {base} = 1": f"{processor:.2f}",
+    tokens = way["computed_tokens"] / sequences * np.median(way["queued"]["rates"]) / 1000
+    record |= {
       "thousand tokens a second, with padding": f"{tokens:.2f}",
       "compilations": str(way["compilations"]),
       "first steps": f"{way['first_seconds']:.1f} s",
@@ -97,6 +94,25 @@ def way_rows(
     }
     records.append(record)
   return records
+
+
+def _rate_title(kind: str) -> str:
+  return f"sequences a second, {kind} (quartiles)"
+
+
+def _of_kind(
+  measured: Mapping[str, dict], key: str, base: str, kind: str
+) -> dict[str, str]:
+  """The rate of a way and its ratios, all of one kind of timing."""
+  way, of_base = measured[key][kind], measured[base][kind]
+  packed = measured["packed"][kind] if "packed" in measured else None
+  processor = np.median(np.divide(way["processor_rates"], of_base["processor_rates"]))
+  return {
+    _rate_title(kind): spread(quartiles(way["rates"])),
+    f"{base} = 1, {kind}": ratio(way["rates"], of_base["rates"]),
+    f"packed is faster, {kind}": ratio(packed["rates"], way["rates"]) if packed else "",
+    f"by processor time, {base} = 1, {kind}": f"{processor:.2f}",
+  }
 
 
 def part_rows(measured: Mapping[str, dict]) -> list[dict[str, str]]:
@@ -107,7 +123,12 @@ def part_rows(measured: Mapping[str, dict]) -> list[dict[str, str]]:
     {
       "of the whole": part,
       "what": f"{WAYS[one][0]} : {WAYS[other][0]}",
-      "times (quartiles)": ratio(measured[one]["rates"], measured[other]["rates"]),
+      **{
+        f"times, {kind} (quartiles)": ratio(
+          measured[one][kind]["rates"], measured[other][kind]["rates"]
+        )
+        for kind in KINDS
+      },
     }
     for part, one, other in PARTS
   ]
@@ -117,12 +138,21 @@ def realised_line(measured: Mapping[str, dict], *, packing_factor: float) -> str
   """How much of the packing factor becomes speed; "" unless both ways ran.
 
   Example:
-    >>> measured = {"packed": {"rates": [6.0]}, "unpacked": {"rates": [4.0]}}
-    >>> realised_line(measured, packing_factor=2.0)
-    'Packing factor 2.000; packed : unpacked is 0.75 (0.75 to 0.75) of it.'
+    >>> packed, unpacked = {"rates": [6.0]}, {"rates": [4.0]}
+    >>> measured = {"packed": dict.fromkeys(KINDS, packed)}
+    >>> measured["unpacked"] = dict.fromkeys(KINDS, unpacked)
+    >>> print(realised_line(measured, packing_factor=2.0))
+    Packing factor 2.000; packed : unpacked is 0.75 (0.75 to 0.75) of it with queued ...
   """
   if not {"packed", "unpacked"} <= set(measured):
     return ""
-  packed, unpacked = (np.array(measured[x]["rates"]) for x in ("packed", "unpacked"))
-  realised = ratio(packed, unpacked * packing_factor)
-  return f"Packing factor {packing_factor:.3f}; packed : unpacked is {realised} of it."
+  realised = []
+  for kind in KINDS:
+    packed, unpacked = (
+      np.array(measured[x][kind]["rates"]) for x in ("packed", "unpacked")
+    )
+    realised.append(ratio(packed, unpacked * packing_factor))
+  return (
+    f"Packing factor {packing_factor:.3f}; packed : unpacked is {realised[0]} of it with "
+    f"queued steps, {realised[1]} with awaited ones."
+  )

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from lab.timing.models import VOCAB_SIZE
+from lab.timing.turns import queued
 from model import IMPLEMENTATIONS, AttentionError, ModelConfig
 from model.attention import check
 from packing.testing import lay_out
@@ -105,18 +106,13 @@ class Trainer:
     *,
     in_a_row: int = 1,
   ) -> Callable[[int], Any]:
-    """For `in_turns`: makes a step with the round's batch; too few batches are repeated.
+    """For `in_turns`: `turns.queued` with `in_a_row` steps a block."""
 
-    With `in_a_row`, each round makes this many steps, one after another without waiting, as
-    in training.
-    """
+    def make(batch: Mapping[str, jax.Array]):
+      self._state, totals = step.run(self._state, batch)
+      return totals  # ready when the step is done
 
-    def run(number: int):
-      for index in range(number * in_a_row, (number + 1) * in_a_row):
-        self._state, totals = step.run(self._state, batches[index % len(batches)])
-      return totals  # ready when the last step is done
-
-    return run
+    return queued(make, batches, steps=in_a_row)
 
 
 def why_not(config: ModelConfig, row_length: int) -> str:

@@ -1,9 +1,15 @@
-"""Clocks: times runs in turns, so that drift of the machine affects all of them alike."""
+"""Clocks: times runs in turns, so that drift of the machine affects all of them alike.
+
+A device may still compute when Python goes on. So steps are timed in two ways: *queued*, a
+block of steps one after another with one wait at its end, as in training; and *awaited*,
+each step by itself. The second includes the time between Python's call and the device's
+work. A ratio compares times of one way.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -13,6 +19,7 @@ from launch.record.compilations import CompilationCounter
 from launch.record.progress import Progress
 
 Key = TypeVar("Key", bound=Hashable)
+Batch = TypeVar("Batch")
 CLOCKS = ("wall", "processor")
 
 
@@ -38,6 +45,35 @@ def measure_rates(
   for key, seconds in in_turns(runs, rounds=rounds, name=name).items():
     measured[key]["rates"] = (number / seconds).tolist()
   return results, measured
+
+
+def queued(
+  step: Callable[[Batch], Any],
+  batches: Sequence[Batch],
+  *,
+  steps: int,
+  wait: Callable[[], Any] = lambda: None,
+) -> Callable[[int], Any]:
+  """For `in_turns`: makes a block of steps, one after another without waiting.
+
+  Args:
+    step: makes a step with a batch, and may return before the device is done.
+    batches: each round takes the next `steps` of them; too few are repeated.
+    steps: of a block; with 1, each step is awaited.
+    wait: called after the block; returns when the device is done. `in_turns` itself waits
+      for JAX's arrays, so steps of JAX need none.
+
+  Returns:
+    What makes the block of a round, and returns what the last step returned.
+  """
+
+  def run(number: int):
+    for index in range(number * steps, (number + 1) * steps):
+      result = step(batches[index % len(batches)])
+    wait()
+    return result
+
+  return run
 
 
 def steadiest_clock() -> str:

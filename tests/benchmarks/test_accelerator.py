@@ -15,11 +15,12 @@ from benchmarks import accelerator, accelerator_session, train_program
 from benchmarks.accelerator_session import Record, Session
 from benchmarks.accelerator_steps import Bench, Case, Pace, choose, halving
 from configs import base
+from lab.timing.models import make_config
 from launch.record.flops import Peak
 from model.testing import verify
 from tests.programs import ROOT
 
-PACE = Pace(steps=5, blocks=2, waited=3)
+PACE = Pace(steps=5, blocks=2, awaited=3)
 ABOUT = {
   "machine": "a machine",
   "versions": {"jax": "1.0"},
@@ -29,6 +30,7 @@ ABOUT = {
   "pace": PACE._asdict(),
 }
 TINY = Case("tiny", 128, 2)
+CLOCKS = "seconds", "awaited"
 
 
 @pytest.fixture
@@ -120,7 +122,7 @@ def test_steps_are_timed_in_blocks_and_each(bench, record, tmp_path):
   assert 1 <= step["batch_factor"] <= 3
   for kind in ("packed", "unpacked"):
     assert 0 < step["seconds"][kind]["low"] <= step["seconds"][kind]["high"]
-    assert step["waited"][kind]["median"] > 0
+    assert step["awaited"][kind]["median"] > 0
     every, one_sequence = (step["flops"][kind][x] for x in ("model", "one_sequence"))
     assert 0.9 * every < one_sequence < every
     assert step["compile_seconds"][kind] > 0
@@ -128,6 +130,10 @@ def test_steps_are_timed_in_blocks_and_each(bench, record, tmp_path):
   record.add("steps", step | {"why": "the test says so"})
   report = (tmp_path / "report.md").read_text()
   assert "| tiny:128 | 2 | xla |" in report
+  (row,) = written(tmp_path)["tables"]["steps"]
+  for times, how in (("seconds", "queued"), ("awaited", "awaited")):
+    rate = 2 * step["batch_factor"] / step[times]["packed"]["median"]
+    assert row[f"sequences/s, {how}"] == f"{rate:,.1f}"
   assert "xla: the test says so." in report
 
 
@@ -135,6 +141,7 @@ def test_dropout_is_timed_beside_the_step_without_it(bench, record, tmp_path):
   record.add("dropout", bench.with_dropout())
   (dropout,) = written(tmp_path)["dropout"]
   assert dropout["ratio"]["median"] > 0.5
+  assert dropout["awaited_ratio"]["median"] > 0.5
   assert "| tiny:128 | 0.1 |" in (tmp_path / "report.md").read_text()
   (row,) = written(tmp_path)["tables"]["dropout"]
   assert (row["case"], row["dropout"]) == ("tiny:128", "0.1")
@@ -185,7 +192,7 @@ def test_parts_without_time_or_that_fail_are_named_and_the_rest_is_kept(
 
 
 def test_the_fields_of_train_py_exist(tmp_path):
-  words = train_program._words(tmp_path, tmp_path / "run", TINY, 40)
+  words = train_program._words(tmp_path, tmp_path / "run", TINY, 40, log_every=5)
   fields = [word.removeprefix("--config.") for word in words if "--config." in word]
   config = base.get_config()
   for field in fields:
@@ -213,23 +220,116 @@ def test_a_peer_that_does_not_run_is_named(record, tmp_path, monkeypatch):
     seconds = dict.fromkeys(("median", "low", "high"), 0.5)
     way = accelerator_session.WAYS["masked"]
     measured = {"case": case.name, "sequences": rows, "way": way, "seconds": seconds}
-    return [measured], {"compiled": "there is no compiler"}
+    return [measured | {"awaited": seconds}], {"compiled": "there is no compiler"}
 
   monkeypatch.setattr(accelerator_session, "peers", peers)
   make_session(record, torch_device="cuda").measure("pytorch")
   compiled = accelerator_session.WAYS["compiled"]
   assert left_out(tmp_path) == [(compiled, "there is no compiler")]
-  assert "| 500.0 (500.0 to 500.0) | 4.0 |" in (tmp_path / "report.md").read_text()
+  assert "| 500.0 (500.0 to 500.0) | 4.0 |  |" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.extra("torch", "transformers")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_pytorch_takes_the_same_sequences(record, dtype):
-  measured, failed = accelerator_session.peers(TINY, 4, dtype, rounds=2, device="cpu")
+  measured, failed = accelerator_session.peers(TINY, 4, dtype, pace=PACE, device="cpu")
   ways = [peer["way"] for peer in measured]
   assert ways[:2] == [accelerator_session.WAYS[x] for x in ("masked", "unpadded")]
-  assert all(peer["seconds"]["median"] > 0 for peer in measured)
+  assert all(peer[x]["median"] > 0 for peer in measured for x in CLOCKS)
   assert len(measured) + len(failed) == len(accelerator_session.WAYS)
+
+
+def test_packed_is_compared_with_a_peer_within_one_clock(record, tmp_path, bench):
+  ours, given = bench.measure() | {"why": "fastest"}, bench.measure() | {"why": "given"}
+  rates = {x: 2 * ours["batch_factor"] / ours[x]["packed"]["median"] for x in CLOCKS}
+  times = dict.fromkeys(("median", "low", "high"), 1.0)
+  peer = {"case": TINY.name, "sequences": 1, "way": "PyTorch"}
+  peer |= {"seconds": times, "awaited": {x: 2 * y for x, y in times.items()}}
+  record.add("steps", given, ours)
+  record.add("peers", peer)
+  (row,) = written(tmp_path)["tables"]["pytorch"]
+  assert row["packed is faster, queued"] == f"{rates['seconds']:.2f}"
+  assert row["packed is faster, awaited"] == f"{2 * rates['awaited']:.2f}"
+
+
+@pytest.mark.extra("torch", "transformers")
+def test_a_block_of_pytorchs_steps_waits_once_and_reads_no_loss(monkeypatch):
+  from benchmarks import hugging_face
+  from benchmarks.accelerator_steps import plan_of
+  from lab.timing import speedup
+
+  events = []
+  computation = hugging_face.Computation
+
+  def note(name):
+    made = getattr(computation, name)
+
+    def noted(self, *args):
+      events.append(name)
+      return made(self, *args)
+
+    monkeypatch.setattr(computation, name, noted)
+
+  for name in ("prepare", "step", "wait", "loss"):
+    note(name)
+  for left_out in ("compiled", "flattened"):  # no compiler is needed here
+    monkeypatch.delitem(hugging_face.COMPUTATIONS, left_out)
+  config = make_config("tiny", longest=128)
+  batches = speedup.make_batches(plan_of(128), rows=3, number=6)["unpacked"]
+  pace = {"steps": 3, "blocks": 1, "awaited": 2}
+  measured, failed = hugging_face.seconds_of_steps(config, batches, device="cpu", **pace)
+  assert list(measured) == ["masked", "unpadded"]
+  assert list(failed) == ["compiled", "flattened"]
+  for seconds in measured.values():
+    assert {kind: x.shape for kind, x in seconds.items()} == {
+      "queued": (1,),
+      "awaited": (2,),
+    }
+  tried = 2 * [*6 * ["prepare"], "step", "wait"]
+  blocks, each = 2 * 2 * [*3 * ["step"], "wait"], 2 * 3 * ["step", "wait"]
+  assert events == [*tried, *blocks, *each]
+
+
+@pytest.mark.extra("torch", "transformers")
+@pytest.mark.parametrize("what", ["masked", "unpadded"])
+def test_a_step_of_pytorch_reads_nothing_from_the_device(what, monkeypatch):
+  """Reading a value waits for a GPU. Transformers' own reading of a padding mask stays."""
+  import torch
+
+  from benchmarks import hugging_face
+  from benchmarks.accelerator_steps import plan_of
+  from lab.timing import speedup
+
+  trained = hugging_face.HuggingFace(make_config("tiny", longest=128))
+  computation = hugging_face.Computation(trained, what)
+  (batch,) = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"]
+  prepared = computation.prepare(batch)
+
+  def refuse(*_, **__):
+    raise AssertionError("a value was read")
+
+  for name in ("item", "tolist", "numpy", "cpu", "to"):
+    monkeypatch.setattr(torch.Tensor, name, refuse)
+  monkeypatch.setattr(torch, "tensor", refuse)  # copies from the host, and waits for it
+  loss = computation.step(prepared)
+  monkeypatch.undo()
+  assert 0 < computation.loss(loss) < 100
+
+
+@pytest.mark.extra("torch", "transformers")
+def test_a_gpu_is_awaited_and_a_cpu_needs_no_wait(monkeypatch):
+  import torch
+
+  from benchmarks import hugging_face
+
+  awaited = []
+  monkeypatch.setattr(torch.cuda, "synchronize", lambda: awaited.append(True))
+  trained = hugging_face.HuggingFace(make_config("tiny", longest=128))
+  computation = hugging_face.Computation(trained, "masked")
+  for device, times in (("cpu", 0), ("cuda", 1)):
+    trained.device = device
+    computation.wait()
+    assert len(awaited) == times
 
 
 @pytest.mark.extra("torch", "transformers")

@@ -11,14 +11,6 @@ from benchmarks.sample import BUCKETS, draw
 from tests import packs
 
 ROW_LENGTH, SEQUENCES, BATCH_SIZE, VOCAB_SIZE = 31, 32, 4, 211
-PACKED = {
-  "losses": [2.0, 1.0],
-  "rates": [5.0],
-  "processor_rates": [2.5],
-  "compilations": 1,
-  "first_seconds": 3.0,
-  "computed_tokens": 4,
-}
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +76,48 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
   for name, way in measured.items():
     assert way["losses"] == pytest.approx([first, second], abs=1e-4), name
     assert way["compilations"] == (1 if name in training_tables.OURS else 0)
-    assert len(way["rates"]) == 1
+    for kind in training_tables.KINDS:
+      assert {len(way[kind][x]) for x in ("rates", "processor_rates")} == {1}
   real = int(sample.store.lengths.sum())
   assert measured["unpadded"]["computed_tokens"] == real
   rows = sum(len(ids) for ids, _ in sample.batches["packs"])
   assert measured["packed"]["computed_tokens"] == rows * ROW_LENGTH < real * 1.1
   shown = training.way_rows(measured, names, {}, sequences=SEQUENCES)
-  faster = measured["packed"]["rates"][0] / measured["padded"]["rates"][0]
-  told = f"{faster:.2f} ({faster:.2f} to {faster:.2f})"
-  assert shown[names.index("padded")]["packed is faster (quartiles)"] == told
-  *factors, whole = [
-    np.divide(measured[one]["rates"], measured[other]["rates"])
-    for _, one, other in training_tables.PARTS
-  ]
-  np.testing.assert_allclose(np.prod(factors, axis=0), whole)
   line = training_tables.realised_line(measured, packing_factor=1.5)
-  assert f"is {factors[0][0] / 1.5:.2f} (" in line
+  for kind in training_tables.KINDS:  # a ratio compares times of one kind
+    rates = {name: way[kind]["rates"][0] for name, way in measured.items()}
+    faster = rates["packed"] / rates["padded"]
+    told = f"{faster:.2f} ({faster:.2f} to {faster:.2f})"
+    assert shown[names.index("padded")][f"packed is faster, {kind}"] == told
+    *factors, whole = [rates[one] / rates[other] for _, one, other in training_tables.PARTS]
+    np.testing.assert_allclose(np.prod(factors), whole)
+    assert f" {factors[0] / 1.5:.2f} (" in line
+
+
+@pytest.mark.extra("torch", "transformers")
+def test_queued_steps_are_awaited_at_the_end_and_awaited_ones_each(sample):
+  config = packs.small_config(vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH)
+  learners = training.make_learners(config, ["packed", "padded"], threads=1)
+  events = {name: "" for name in learners}
+
+  def note(name, letter, call):
+    def noted(*args):
+      events[name] += letter
+      return call(*args)
+
+    return noted
+
+  for name, learner in learners.items():
+    for method in ("step", "wait", "loss"):
+      setattr(learner, method, note(name, method[0], getattr(learner, method)))
+  training.measure(learners, sample, rounds=1)
+  for name, layout in (("packed", "packs"), ("padded", "rows")):
+    number = len(sample.batches[layout])
+    first, _, timed = events[name].rpartition("l")
+    assert first == "sls"
+    block, rounds = number * "s" + "w", 2
+    assert timed.count(block) == rounds
+    assert timed.replace(block, "").removeprefix("w") == rounds * number * "sw"
 
 
 @pytest.mark.extra("torch", "transformers")

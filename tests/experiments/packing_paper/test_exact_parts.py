@@ -178,6 +178,40 @@ def test_the_bias_is_what_operations_do_not_allow(tmp_path):
   assert speedups.bias(part) == pytest.approx(0.03)
 
 
+def test_measurements_of_other_machines_stay_as_rows(tmp_path):
+  part = Part(tmp_path, "the command")
+  assert speedups.elsewhere(part) == ""
+  here, plan = speedups.machine_and_device(), {"algorithm": "optimal", "row_length": 128}
+  plan["max_sequences_per_pack"] = 3
+  flops = {"packed": {"model": 100}, "unpacked": {"model": 98}}
+  ratios = np.linspace(0.985, 0.995, 6).tolist()
+  record = {"flops": flops, "over_factor": {"median": 0.99}, "ratios": ratios}
+  told = {"median": 0.93, "low": 0.92, "high": 0.94, "is": "95 % interval"}
+  made = {
+    "here": {"machine": here, "size": "mini", "record": record},
+    "other": {"machine": "another", "size": "mini", "record": record},
+    "told": {"machine": here, "size": "tiny", "rounds": 17, "told": told}
+    | {"from": "a report", "operations": 0.9},
+    "gpu": {"machine": "a GPU", "size": "base", "rounds": 4, "told": told}
+    | {"from": "a page", "why": "It skips"},
+  }
+  (tmp_path / "measured").mkdir()
+  for name, one in made.items():
+    path = tmp_path / "measured" / f"{name}.json"
+    path.write_text(json.dumps(one | {"plan": plan}))
+  assert speedups.bias(part) == pytest.approx(0.01)  # of what was measured here
+  rows = speedups.elsewhere(part).splitlines()
+  (raw,) = (row for row in rows if row.startswith("| another |"))
+  assert "| mini, 128, optimal at depth 3 | 0.990 (0.985 to 0.995) | 6 | 0.980 |" in raw
+  assert "| holds | holds (0.975 to 1.005) |" in raw
+  (gpu,) = (row for row in rows if row.startswith("| a GPU |"))
+  assert "| 4 |  | fails |  | 95 % interval; from a page. It skips |" in gpu
+  (earlier,) = (row for row in rows if row.startswith(f"| {here} |"))
+  assert (
+    "| 0.930 (0.920 to 0.940) | 17 | 0.900 | fails | no power (0.890 to 0.970) |" in earlier
+  )
+
+
 def test_padding_of_two_phases_and_truncation(part):
   phases, truncation, constant = padding.exhibits(part)
   assert [value.here for value in phases.values] == ["21", "27.4"]
