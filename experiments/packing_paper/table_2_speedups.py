@@ -108,7 +108,8 @@ def _timed(part: Part) -> list[dict[str, Any]]:
 
 def _bias(some: Sequence[Mapping[str, Any]]) -> float:
   """`bias` of one machine, from its records."""
-  allowed = [(_ratio(made)["median"], _operations(made)) for made in some]
+  medians = [x.get("told") or x["record"]["over_factor"] for x in some]
+  allowed = [(x["median"], _operations(y)) for x, y in zip(medians, some, strict=True)]
   return max([0.0, *(median - most for median, most in allowed if most is not None)])
 
 
