@@ -198,7 +198,7 @@ def test_the_fields_of_train_py_exist(tmp_path):
   for field in fields:
     part, name = field.partition("=")[0].split(".")
     assert name in config[part]
-  assert len(fields) == 12
+  assert len(fields) == 13
 
 
 @pytest.mark.parametrize(
@@ -345,6 +345,8 @@ def test_flattened_batches_have_the_unpadded_ones_tokens():
   theirs = hugging_face._prepare_flattened(batch)
   for name in ("input_ids", "token_type_ids", "position_ids", "starts"):
     assert np.array_equal(ours[name], theirs[name])
+  assert np.array_equal(ours["ends"], theirs["cu_seq_lens_q"])
+  assert ours["ends"].dtype == theirs["cu_seq_lens_q"].dtype
   first = np.isin(ours["masked"], ours["starts"])
   assert np.array_equal(ours["masked"][~first], theirs["masked"])
 
