@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
+import numbers
 from typing import Any, Protocol
 
 import numpy as np
@@ -118,7 +120,7 @@ class Cost:
     quadratic: the cost of a pair of tokens, in the same unit.
 
   Raises:
-    InputError: one of them is negative, or both are zero.
+    InputError: one of them is negative or not a finite number, or both are zero.
 
   Example:
     >>> Cost(linear=1.0, quadratic=0.01).of([(100,), (50, 50)], row_length=100).tolist()
@@ -130,8 +132,12 @@ class Cost:
 
   def __post_init__(self):
     for name, value in dataclasses.asdict(self).items():
-      fits = isinstance(value, int | float) and 0 <= value < math.inf
-      check(fits, name, value, "a number, at least 0")
+      number = math.nan
+      if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+          number = float(value)  # products of integers of small types overflow
+      check(0 <= number < math.inf, name, value, "a number, at least 0")
+      object.__setattr__(self, name, number)
     if not self.linear and not self.quadratic:
       raise InputError("linear and quadratic are 0; expected one of them above 0.")
 
@@ -201,7 +207,7 @@ class Cost:
 
   def of(self, packs, *, row_length: int) -> np.ndarray:
     """float[N]; the cost of a row of this length, for each of some packs of lengths."""
-    squares = [sum(length * length for length in pack) for pack in packs]
+    squares = [sum(int(length) ** 2 for length in pack) for pack in packs]
     return self.of_squares(squares, row_length=row_length)
 
   def of_squares(self, squares, *, row_length: int) -> np.ndarray:

@@ -14,11 +14,12 @@ import numpy as np
 from packing.assignment import assign
 from packing.batches import Cost, deal
 from packing.batches.fewest import fewest
-from packing.errors import check_integer
+from packing.errors import check, check_integer
 from packing.histogram import Histogram, check_lengths
 from packing.problem import MAX_ROW_LENGTH, Problem
 
 _NEAR = 1e-3  # the share above the bound at which costs are equal enough
+_PAIRS = 2**18  # of sequences that are compared at a time, which bounds the memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ def pack_step(
 
   Raises:
     InputError: there is no sequence, a length does not fit in a row, or an argument is out
-      of range.
+      of range or of another type.
 
   Example:
     >>> step = pack_step([60, 50, 40, 30, 20], row_length=100, devices=2)
@@ -70,8 +71,9 @@ def pack_step(
   """
   row_length = check_integer("row_length", row_length, at_least=1, at_most=MAX_ROW_LENGTH)
   devices = check_integer("devices", devices, at_least=1)
-  lengths = check_lengths(lengths, row_length)
-  cost = cost or Cost()
+  lengths = check_lengths(lengths, row_length).astype(np.int64)  # small types overflow
+  cost = Cost() if cost is None else cost
+  check(isinstance(cost, Cost), "cost", cost, "a packing.Cost, such as Cost(linear=1.0)")
   histogram = Histogram.from_lengths(lengths, max_sequence_length=row_length)
   problem = Problem(histogram.counts, row_length, row_length)
   best = fewest(problem)
@@ -146,19 +148,26 @@ class _Dealt:
     packs = np.arange(low * self._each, (low + 1) * self._each)
     partners = np.append(second, np.full(packs.size, self.pack_of.size))
     into = np.append(self.pack_of[second], packs)
-    longer = self._lengths[first][:, None] - self._lengths[partners]
-    fits = (longer <= self._space[into]) & (
-      -longer <= self._space[self.pack_of[first]][:, None]
-    )
-    moved = self._costs[first][:, None] - self._costs[partners]
-    gain = np.where(fits, gap / 2 - np.abs(moved - gap / 2), 0)
-    row, column = np.unravel_index(gain.argmax(), gain.shape)
-    if gain[row, column] <= _NEAR * gap:
+    best, pair = _NEAR * gap, None
+    size = max(_PAIRS // partners.size, 1)
+    for start in range(0, first.size, size):
+      some = first[start : start + size]
+      longer = self._lengths[some][:, None] - self._lengths[partners]
+      fits = (longer <= self._space[into]) & (
+        -longer <= self._space[self.pack_of[some]][:, None]
+      )
+      moved = self._costs[some][:, None] - self._costs[partners]
+      gain = np.where(fits, gap / 2 - np.abs(moved - gap / 2), 0)
+      row, column = np.unravel_index(gain.argmax(), gain.shape)
+      if gain[row, column] > best:
+        best, pair = gain[row, column], (int(some[row]), int(column))
+    if pair is None:
       return False
-    a, b = int(first[row]), int(partners[column])
-    here, there = int(self.pack_of[a]), int(into[column])
-    self._space[here] += longer[row, column]
-    self._space[there] -= longer[row, column]
+    a, b = pair[0], int(partners[pair[1]])
+    here, there = int(self.pack_of[a]), int(into[pair[1]])
+    more = self._lengths[a] - self._lengths[b]
+    self._space[here] += more
+    self._space[there] -= more
     self.pack_of[a] = there
     if b < self.pack_of.size:
       self.pack_of[b] = here

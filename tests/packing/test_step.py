@@ -1,5 +1,7 @@
 """The packs of a step: each sequence once, none above the row, equal work on devices."""
 
+import tracemalloc
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -46,6 +48,32 @@ def test_many_exchanges_leave_no_pack_too_long():
     step = pack_step(lengths, row_length=60, devices=8, cost=Cost(0.0, 1.0))
     packs = [pack for device in step.devices for pack in device]
     assert max(int(lengths[pack].sum()) for pack in packs) <= 60, seed
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.uint64, np.int64])
+@pytest.mark.parametrize("linear", [2, np.int8(100), np.int64(10**7), 10**10])
+def test_costs_of_lengths_of_any_type_are_exact(dtype, linear):
+  lengths = [200, 180, 90, 60, 50, 20, 10, 5]
+  step = pack_step(
+    np.array(lengths, dtype), row_length=400, devices=2, cost=Cost(linear=linear)
+  )
+  for device, found in zip(step.devices, step.costs, strict=True):
+    assert found == int(linear) * sum(lengths[i] for pack in device for i in pack)
+  assert step.cost_bound == int(linear) * sum(lengths) / 2
+  row = np.array(lengths[:2], dtype)
+  costs = Cost(linear, np.float32(0.5)).of([row], row_length=400)
+  assert costs.tolist() == [400 * int(linear) + 0.5 * (200**2 + 180**2)]
+
+
+def test_memory_does_not_grow_with_pairs_of_sequences():
+  lengths = np.clip(np.random.default_rng(0).lognormal(3, 1, 2500), 1, 900).astype(int)
+  lengths[0] = 3000  # costs more than all others, so that many are exchanged
+  tracemalloc.start()
+  try:
+    pack_step(lengths, row_length=4096, devices=2, cost=Cost(0.0, 1.0))
+    assert tracemalloc.get_traced_memory()[1] < 30e6
+  finally:
+    tracemalloc.stop()
 
 
 def test_few_sequences_take_the_fewest_packs():
@@ -97,8 +125,17 @@ def test_fewer_sequences_than_devices_leave_empty_packs():
     ([[1, 2], [3]], {}, "lengths"),
     ([1], {"devices": 0}, "devices is 0"),
     ([1], {"row_length": 0}, "row_length is 0"),
+    ([1], {"cost": 3.0}, r"cost is 3\.0; expected a packing\.Cost"),
+    ([1], {"cost": 0}, r"cost is 0; expected a packing\.Cost"),
   ],
 )
 def test_mistakes_are_refused(lengths, options, message):
   with pytest.raises(packing.InputError, match=message):
     pack_step(lengths, **{"row_length": 8} | options)
+
+
+def test_a_cost_is_a_finite_number():
+  for value in (-1, float("nan"), float("inf"), 10**400, True, np.bool_(True), "1", 1j):
+    for options in ({"linear": value}, {"quadratic": value}):
+      with pytest.raises(packing.InputError, match="expected a number, at least 0"):
+        Cost(**options)
