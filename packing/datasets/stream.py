@@ -32,8 +32,10 @@ def pack_iterable_dataset(
   The result has the shards of the stream, so each node and worker reads and packs its own,
   and `set_epoch` reshuffles a stream that was shuffled. `state_dict` holds the position of
   the stream and the examples of open packs, in a form that JSON can store;
-  `load_state_dict` resumes exactly, without packing again. (The state does not include a
-  shuffle buffer: `datasets` drops its examples on resuming.)
+  `load_state_dict` resumes exactly, without packing again, if `set_epoch` has set the epoch
+  of the state; another one is an error. (The state does not include a shuffle buffer:
+  `datasets` drops its examples on resuming. A stream that is derived from this one, such as
+  by `map` or `shard`, is one of `datasets`, which ignores a state of another epoch.)
 
   Args:
     dataset: a stream with `input_ids` and other columns of numbers, but no text.
@@ -60,12 +62,42 @@ def pack_iterable_dataset(
   if any(isinstance(x, _NUMBERS) for x in (dataset.features or {}).values()):
     dataset = dataset.map(_same, features=dataset.features)  # casts, as cast_column asks
   features = _features(dataset.features, row_length, max_sequences_per_pack)
-  return datasets.IterableDataset(
+  return _PackedStream(
     _Rows(dataset._ex_iterable, options, features),
     info=datasets.DatasetInfo(features=features),
     split=dataset.split,
     distributed=dataset._distributed,
   )
+
+
+class _PackedStream(datasets.IterableDataset):
+  """A stream that refuses a state of another epoch, which `datasets` would ignore."""
+
+  _loaded: int | None = None  # the epoch of a state that was not used yet
+
+  def load_state_dict(self, state_dict: dict) -> None:
+    epoch = state_dict.get("epoch") if isinstance(state_dict, dict) else None
+    if not isinstance(epoch, int) or _kinds(state_dict) != _kinds(self.state_dict()):
+      raise InputError("Expected a state of these packed rows, found another.")
+    super().load_state_dict(state_dict)
+    self._loaded = epoch
+
+  def __iter__(self) -> Iterator[Any]:
+    if self._loaded is not None and self._loaded != self.epoch:
+      raise InputError(
+        f"The state is of epoch {self._loaded}. Call set_epoch({self._loaded}) first."
+      )
+    self._loaded = None
+    return super().__iter__()
+
+
+def _kinds(state: Any) -> list[Any]:
+  """The types of the iterables in a state, from the outermost down to the rows."""
+  kinds = []
+  while isinstance(state, dict) and "packer" not in state:
+    state = state.get("examples_iterable")
+    kinds.append(state.get("type") if isinstance(state, dict) else None)
+  return kinds
 
 
 def _same(example: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 
 from packing.errors import InputError, check_integer, short_repr
@@ -199,22 +201,58 @@ class OnlinePacker:
     """Makes a packer that continues from a state.
 
     Raises:
-      InputError: the argument is not a state of this version.
+      InputError: the argument is not a state of this version, or is damaged.
     """
     if not isinstance(state, dict) or state.get("version") != _STATE_VERSION:
       raise InputError(
         f"state is {short_repr(state)}; expected a packer's, version {_STATE_VERSION}."
       )
-    packer = cls(**{name: state[name] for name in cls.OPTIONS})
-    packer._arrivals = state["arrivals"]
-    packer._opened = state["opened"]
-    packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]
-    for number, content in state["packs"]:
-      packer._packs[number] = [(name, length) for name, length in content]
-      space = packer._row_length - sum(length for _, length in content)
-      packer._open.append((space, number))
-    packer._open.sort()
+    with intact():
+      packer = cls(**{name: state[name] for name in cls.OPTIONS})
+      packer._arrivals = check_integer("arrivals", state["arrivals"], at_least=0)
+      packer._opened = check_integer("opened", state["opened"], at_least=0)
+      packer._waiting = [(length, late, name) for length, late, name in state["waiting"]]
+      for number, content in state["packs"]:
+        packer._packs[number] = [(name, length) for name, length in content]
+        space = packer._row_length - sum(length for _, length in content)
+        packer._open.append((space, number))
+      packer._open.sort()
+      packer._check()
     return packer
+
+  def _check(self):
+    """Raises InputError unless `add` and `flush` can lead to these packs and sequences."""
+    most, packs = self._row_length, self._packs.values()
+    lengths = [length for length, _, _ in self._waiting]
+    for length in itertools.chain(lengths, (n for pack in packs for _, n in pack)):
+      check_integer("A length", length, at_least=1, at_most=most)
+    for _, late, _ in self._waiting:
+      check_integer("An arrival", late, at_least=1 - self._arrivals, at_most=0)
+    for number in self._packs:
+      check_integer("A pack", number, at_least=0, at_most=self._opened - 1)
+    order = [_no_name(waiting) for waiting in self._waiting]
+    numbers = [late for _, late in order]
+    held = len(order) + sum(map(len, packs))
+    if not (
+      order == sorted(order)
+      and len(set(numbers)) == len(numbers) <= self._look_ahead
+      and len(self._packs) == len(self._open) <= self._most_packs
+      and all(0 < len(pack) < self._depth for pack in packs)
+      and all(space >= self._shortest for space, _ in self._open)
+      and held <= self._arrivals
+    ):
+      raise ValueError("its sequences do not fit its options")
+
+
+@contextlib.contextmanager
+def intact() -> Iterator[None]:
+  """Turns what reading a damaged state raises into an InputError."""
+  try:
+    yield
+  except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    raise InputError(
+      f"The state is damaged ({repr(error)[:100]}). Resume from another checkpoint."
+    ) from error
 
 
 def _length(waiting):

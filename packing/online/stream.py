@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import collections
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from packing.errors import InputError
-from packing.online.packer import OnlinePacker
+from packing.errors import InputError, check_integer
+from packing.online.packer import OnlinePacker, intact
 from packing.row import SameTypes, length_of, make_rows
 
 _FIELDS = {"packer", "held", "ready"}
@@ -111,8 +112,8 @@ class StreamPacker:
     """Continues from the point where `state` was called.
 
     Raises:
-      InputError: the argument is not a state of this class, or has other options; then
-        nothing changes.
+      InputError: the argument is not a state of this class, is damaged, or has other
+        options; then nothing changes.
     """
     if not isinstance(state, Mapping) or set(state) != _FIELDS:
       raise InputError("Expected a state of StreamPacker, found another.")
@@ -123,8 +124,23 @@ class StreamPacker:
         raise InputError(
           f"{name} is {now[name]}; expected {before[name]}, as in the state."
         )
-    held = {number: decode(example) for number, example in state["held"]}
-    ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
+    with intact():
+      held = {number: decode(example) for number, example in state["held"]}
+      ready = collections.deque([decode(x) for x in pack] for pack in state["ready"])
+      content = itertools.chain(*(content for _, content in before["packs"]))
+      lengths = [
+        *((name, length) for length, _, name in before["waiting"]),
+        *((name, length) for name, length in content),
+      ]
+      if sorted(name for name, _ in lengths) != sorted(held) or any(
+        name != check_integer("A sequence", name, at_least=0, at_most=packer.num_added - 1)
+        or self._length(held[name]) != length
+        for name, length in lengths
+      ):
+        raise ValueError("it holds other examples than those of its packs")
+      for pack in ready:
+        tokens = sum(map(self._length, pack))
+        check_integer("A pack", tokens, at_least=1, at_most=self._row_length)
     self._packer, self._held, self._ready = packer, held, ready
 
 

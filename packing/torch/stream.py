@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
-from packing.errors import InputError, check_integer
+from packing.errors import InputError, check, check_integer
 from packing.online import StreamPacker
 
 _FIELDS = {"shard", "seen", "ended", "packs", "stream"}
@@ -65,7 +65,7 @@ class PackedIterableDataset(IterableDataset):
     self._given = None if rank is None or world_size is None else (rank, world_size)
     self._copied_in = 0, 1  # the rank of the process that a spawned worker comes from
     self._options = {"row_length": row_length, **options}
-    self._resume: dict[str, Any] | None = None
+    self._resume: dict[str, Any] | None = None  # a state that no iterator has taken yet
     self._at = _Place(StreamPacker(**self._options))  # of the newest iterator
     self._was_read = False
 
@@ -117,21 +117,25 @@ class PackedIterableDataset(IterableDataset):
       raise InputError("The stream is an iterator, which was read. Give a new one.")
 
   def __iter__(self) -> Iterator[list[Any]]:
+    at = _Place(StreamPacker(**self._options))
+    if self._resume is not None:
+      self._restore(at, self._resume)  # a state that is refused stays loaded
+      at.resumed, self._resume = self._resume, None
+    self._at = at  # now, since a loader may ask for the state before the first pack
+    return self._packs(at)
+
+  def _packs(self, at: _Place) -> Iterator[list[Any]]:
     own, shards = self._shard()
     self._check_stream()
-    self._at = at = _Place(StreamPacker(**self._options))
     examples: Iterable[Any] = self._stream
     start = None  # to which a stream returns after an epoch that was resumed
-    if (state := self._resume) is not None:
-      self._restore(at, state)
-      if at.ended:
-        pass  # the next epoch reads the stream from its start
-      elif state["stream"] is not None:
+    if at.resumed is not None and not at.ended:
+      if at.resumed["stream"] is not None:
         start = self._stream.state_dict()  # type: ignore[attr-defined]
-        self._stream.load_state_dict(state["stream"])  # type: ignore[attr-defined]
+        self._stream.load_state_dict(at.resumed["stream"])  # type: ignore[attr-defined]
       else:
         examples = itertools.islice(iter(self._stream), at.seen, None)
-      self._resume = None  # a state that is refused stays loaded
+    at.resumed = None
     yield from at.packer.take()
     if not at.ended:
       self._was_read = True
@@ -146,19 +150,22 @@ class PackedIterableDataset(IterableDataset):
       yield from at.packer.take()
     if start is not None:
       self._stream.load_state_dict(start)  # type: ignore[attr-defined]
-    if self._at is at:
+    # In a worker, other workers may still read this epoch, so its state stays that of the end.
+    if self._at is at and get_worker_info() is None:
       self._at = _Place(StreamPacker(**self._options))  # that of the next epoch
 
   def state_dict(self) -> dict[str, Any]:
     """The position between two packs; plain data if examples and the stream's state are."""
-    if self._resume is not None:  # a loaded state, and no pack yielded since
-      return self._resume
-    stream = getattr(self._stream, "state_dict", None) if self._at.seen else None
+    at = self._at
+    for state in (self._resume, at.resumed):  # a loaded state, and no pack yielded since
+      if state is not None:
+        return state
+    stream = getattr(self._stream, "state_dict", None) if at.seen else None
     return {
       "shard": list(self._shard()),
-      "seen": self._at.seen,
-      "ended": self._at.ended,
-      "packs": self._at.packer.state(),
+      "seen": at.seen,
+      "ended": at.ended,
+      "packs": at.packer.state(),
       "stream": stream() if stream else None,
     }
 
@@ -182,8 +189,10 @@ class PackedIterableDataset(IterableDataset):
     saved = stream.get("epoch") if isinstance(stream, dict) else None
     if saved is not None and saved != getattr(self._stream, "epoch", saved):
       raise InputError(f"The state is of epoch {saved}. Call set_epoch({saved}) first.")
+    at.seen = check_integer("seen in the state", state["seen"], at_least=0)
+    check(isinstance(state["ended"], bool), "ended in the state", state["ended"], "a bool")
     at.packer.restore(state["packs"])
-    at.seen, at.ended = state["seen"], state["ended"]
+    at.ended = state["ended"]
 
 
 class _Place:
@@ -192,3 +201,4 @@ class _Place:
   def __init__(self, packer: StreamPacker):
     self.packer = packer
     self.seen, self.ended = 0, False  # examples read, over all shards
+    self.resumed: dict[str, Any] | None = None  # the state to begin with

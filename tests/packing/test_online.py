@@ -1,6 +1,10 @@
 """The online packer: nothing is lost, bounds are kept, the state is exact."""
 
+import copy
+import functools
 import json
+import operator
+import random
 
 import hypothesis
 import hypothesis.strategies as st
@@ -134,3 +138,128 @@ def test_states_of_other_versions_are_refused():
   packer.add(0, 5)
   with pytest.raises(packing.InputError, match=r"'version': 7, .* version 2\."):
     packing.OnlinePacker.from_state(packer.state() | {"version": 7})
+
+
+# ---- damaged states ------------------------------------------------------------------
+
+ODD = (
+  None,
+  True,
+  -1,
+  0,
+  1,
+  2,
+  7,
+  10**30,
+  2.5,
+  float("nan"),
+  "",
+  "zz",
+  [],
+  [1],
+  {},
+  {"a": 1},
+)
+
+
+def places(value, path=()):
+  """The paths of all values in a state."""
+  if path:
+    yield path
+  items = value.items() if isinstance(value, dict) else enumerate(value)
+  for name, part in items:
+    if isinstance(part, dict | list):
+      yield from places(part, (*path, name))
+    else:
+      yield (*path, name)
+
+
+def damaged(state, rng):
+  """A copy of the state with one or two values replaced, removed, repeated or exchanged."""
+  state = copy.deepcopy(state)
+  for _ in range(rng.randint(1, 2)):
+    *path, last = rng.choice(list(places(state)))
+    parent = functools.reduce(operator.getitem, path, state)
+    change = rng.randrange(4)
+    if change == 0:
+      parent[last] = copy.deepcopy(rng.choice(ODD))
+    elif change == 1:
+      del parent[last]
+    elif change == 2 and isinstance(parent, list):
+      parent.append(copy.deepcopy(parent[last]))
+    elif change == 3:
+      other = rng.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
+      parent[last], parent[other] = parent[other], parent[last]
+  return state
+
+
+def test_a_damaged_state_is_refused_or_works():
+  rng, refused = random.Random(0), 0
+  for seed in range(4000):
+    row, depth = rng.choice([5, 9, 17]), rng.choice([2, 3, None])
+    options = {"row_length": row, "max_sequences_per_pack": depth, "open_packs": 3}
+    packer = packing.OnlinePacker(**options, look_ahead=rng.randrange(4), shortest=2)
+    for i in range(rng.randrange(12)):
+      packer.add(i, rng.randint(1, row))
+    try:
+      packer = packing.OnlinePacker.from_state(damaged(packer.state(), rng))
+    except packing.InputError:
+      refused += 1
+      continue
+    before = packer.state()
+    held = len(before["waiting"]) + sum(len(content) for _, content in before["packs"])
+    packs = []
+    for i in range(20):
+      packs += packer.add(i, rng.randint(1, min(before["row_length"], 50)))
+      assert len(packer.state()["packs"]) <= before["open_packs"], seed
+    packs += packer.flush()
+    assert sum(map(len, packs)) == held + 20, seed
+    assert max(map(len, packs)) <= before["max_sequences_per_pack"], seed
+  assert refused > 2000
+
+
+def test_a_damaged_state_of_a_stream_is_refused_or_works():
+  rng, refused = random.Random(1), 0
+  options = {"row_length": 9, "open_packs": 3, "look_ahead": 2}
+
+  def example(length):
+    return {"input_ids": np.full(length, 7) if rng.random() < 0.5 else [7] * length}
+
+  for seed in range(4000):
+    packer = packing.StreamPacker(**options)
+    for _ in range(rng.randrange(12)):
+      packer.add(example(rng.randint(1, 9)))
+    state = damaged(packer.state(), rng)
+    packer = packing.StreamPacker(**options)
+    untouched = packer.state()
+    try:
+      packer.restore(state)
+    except packing.InputError:
+      assert packer.state() == untouched, seed
+      refused += 1
+      continue
+    for _ in range(20):
+      packer.add(example(rng.randint(1, 9)))
+    packer.flush()
+    for pack in packer.take():
+      assert 1 <= sum(len(x["input_ids"]) for x in pack) <= 9, seed
+  assert refused > 2000
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"arrivals": "2"}, "arrivals is '2'"),
+    ({"waiting": [[5, 0, 0]]}, "its sequences do not fit its options"),
+    ({"packs": [[0, [[0, 9]]]]}, "A length is 9"),
+    ({"packs": [[0, [[0, 6], [1, 6]]]]}, "its sequences do not fit its options"),
+    ({"packs": None}, "TypeError"),
+    ({"shortest": 0}, "shortest is 0"),
+  ],
+)
+def test_a_message_says_what_is_damaged(change, message):
+  packer = packing.OnlinePacker(row_length=8, look_ahead=0)
+  packer.add(0, 5)
+  packer.add(1, 6)
+  with pytest.raises(packing.InputError, match=f"damaged .*{message}.*another checkpoint"):
+    packing.OnlinePacker.from_state(packer.state() | change)

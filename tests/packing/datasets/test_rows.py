@@ -304,6 +304,28 @@ def test_a_stream_is_not_read_again():
   assert len(read) == 61 - count + 1  # that at which it was
 
 
+def test_a_state_of_another_epoch_is_refused():
+  whole = make_stream()
+  whole.set_epoch(1)
+  expected = list(whole)
+  before = make_stream()
+  before.set_epoch(1)
+  for _ in zip(range(9), before, strict=False):
+    state = before.state_dict()
+  after = make_stream()
+  after.load_state_dict(state)
+  for _ in range(2):  # a refused state is not forgotten
+    with pytest.raises(packing.InputError, match=r"Call set_epoch\(1\) first"):
+      next(iter(after))
+  after.set_epoch(1)
+  assert_equal(after, expected[9:])
+  after.set_epoch(2)
+  every_token_once(after)
+  for wrong in (None, {}, {"epoch": 1}, DATASET.to_iterable_dataset().state_dict()):
+    with pytest.raises(packing.InputError, match="found another"):
+      make_stream().load_state_dict(wrong)
+
+
 def test_wrong_streams_and_states_are_refused():
   with pytest.raises(packing.InputError, match="open_packs is 0"):
     make_stream(open_packs=0)

@@ -364,6 +364,45 @@ def test_a_state_of_another_epoch_of_the_stream_is_refused():
   assert next(iter(other))
 
 
+class WithStates(IterableDataset):
+  """Yields each pack with the state after it, and last the state of the end."""
+
+  def __init__(self, rows, states):
+    self.rows, self.states = rows, states
+
+  def __iter__(self):
+    worker = torch.utils.data.get_worker_info().id
+    if self.states:
+      self.rows.load_state_dict(self.states[worker])
+    for _ in range(2 if self.states else 1):  # the rest of an epoch, then a whole one
+      packs = iter(self.rows)
+      yield worker, None, self.rows.state_dict()
+      for pack in packs:
+        yield worker, pack, self.rows.state_dict()
+      yield worker, None, self.rows.state_dict()
+
+
+def test_a_worker_that_has_ended_its_shard_does_not_read_it_again():
+  def read(states=None):
+    rows = WithStates(make_stream(), states)
+    spawned = {"batch_size": None, "multiprocessing_context": "spawn"}
+    by_worker = ([], [])
+    for worker, pack, state in DataLoader(rows, num_workers=2, **spawned):
+      by_worker[worker].append((pack, state))
+    return by_worker
+
+  first, second = read()
+  whole = [[pack for pack, _ in worker if pack] for worker in (first, second)]
+  middle = len(second) // 2
+  states = [json.loads(json.dumps(x)) for x in (first[-1][1], second[middle][1])]
+  resumed_first, resumed_second = read(states)
+  assert [pack for pack, _ in resumed_first if pack] == whole[0]  # of the next epoch
+  assert resumed_first[0][1] == states[0]
+  assert resumed_first[2][1]["seen"] == 0  # the next epoch begins
+  rest = [pack for pack, _ in resumed_second if pack]
+  assert rest == whole[1][middle:] + whole[1]
+
+
 class Stateful:
   """A stream that knows where it is, and fails if it is read from the start again."""
 
@@ -416,6 +455,11 @@ def test_a_state_of_another_shard_or_with_other_options_is_refused():
     next(iter(other))
   with pytest.raises(packing.InputError, match="found another"):
     make_stream().load_state_dict({"at": 3})
+  for change in ({"seen": -1}, {"seen": "2"}, {"ended": 1}, {"packs": {}}):
+    other = make_stream()
+    other.load_state_dict(make_stream().state_dict() | change)
+    with pytest.raises(packing.InputError, match="in the state|found another"):
+      next(iter(other))
 
 
 READER = """
