@@ -150,7 +150,7 @@ class PackedIterableDataset(IterableDataset):
       yield from at.packer.take()
     if start is not None:
       self._stream.load_state_dict(start)  # type: ignore[attr-defined]
-    # In a worker, other workers may still read this epoch, so its state stays that of the end.
+    # In a worker, others may still read this epoch, so its state stays that of the end.
     if self._at is at and get_worker_info() is None:
       self._at = _Place(StreamPacker(**self._options))  # that of the next epoch
 

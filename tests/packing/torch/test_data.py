@@ -458,7 +458,7 @@ def test_a_state_of_another_shard_or_with_other_options_is_refused():
   for change in ({"seen": -1}, {"seen": "2"}, {"ended": 1}, {"packs": {}}):
     other = make_stream()
     other.load_state_dict(make_stream().state_dict() | change)
-    with pytest.raises(packing.InputError, match="in the state|found another"):
+    with pytest.raises(packing.InputError, match=r"in the state|found another"):
       next(iter(other))
 
 
