@@ -90,9 +90,8 @@ class PackedBlockMask(BlockMask):
     """The mask on another device."""
     moved = copy.copy(self)
     vars(moved).update(vars(super().to(device)))
-    moved.mask_mod = dataclasses.replace(
-      self.mask_mod, segments=self.mask_mod.segments.to(device)
-    )
+    allowed: Any = self.mask_mod
+    moved.mask_mod = dataclasses.replace(allowed, segments=allowed.segments.to(device))
     return moved
 
 
