@@ -11,6 +11,7 @@ The optimizer's update is left out: it takes all devices equally long.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -196,7 +197,7 @@ def measure(
   runs: dict[tuple[str, str], Callable[[int], Any]] = {}
   for method, shares in dealt.items():
     every = [share for of_step in shares for share in of_step]
-    shape = {
+    shape: dict[str, Any] = {
       "row_lengths": sorted({row_length for share in every for row_length, _ in share}),
       "rows": max(map(len, every)),
       "max_sequences": max(len(pack) for share in every for _, pack in share),
@@ -204,7 +205,7 @@ def measure(
     alike = [[max(of_step, key=_tokens)] * devices for of_step in shares]
     for kind, some in (("dealt", shares), ("alike", alike)):
       placed = [place(of_step, program, rng=rng, **shape) for of_step in some]
-      runs[method, kind] = lambda number, placed=placed: step(params, placed[number])
+      runs[method, kind] = functools.partial(_run, step, params, placed)
   seconds = in_turns(runs, rounds=steps, name="measuring steps", clock="both")
   return {
     "machine": machine_and_device(),
@@ -260,6 +261,10 @@ def compare(
     "to_alike": quartiles(dealt[:, 0] / alike[:, 0]),
     "sequences": sequences / dealt[:, 0].sum(),
   }
+
+
+def _run(step: Step, params, placed: Sequence[list[dict[str, jax.Array]]], number: int):
+  return step(params, placed[number])
 
 
 def _blocks(lengths):

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -95,7 +96,8 @@ def without_others(row, sequence):
 
 
 def test_a_method_is_compiled_once_whatever_its_counts(program, params):
-  step, counter = sharded.make_step(program), CompilationCounter()
+  step: Any = sharded.make_step(program)
+  counter = CompilationCounter()
   for shares in (UNPADDED, UNPADDED[::-1], [UNPADDED[1]] * 3, [[(7, (1,))], [], []]):
     jax.block_until_ready(step(params, place(shares, program, [7, 12])))
   assert (step._cache_size(), counter.count("sharded_step")) == (1, 1)
