@@ -152,6 +152,7 @@ def test_the_mask_of_blocks_moves_with_what_it_reads():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, of its compiler
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "bert", "modernbert"])
 def test_flex_attention_gives_the_logits_of_sdpa(model_type):
   """Forward on a CPU, where PyTorch has no gradient of FlexAttention."""
