@@ -29,7 +29,11 @@ def settings(corpus, **others) -> DatasetSettings:
 
 
 def arguments(corpus, out, *more) -> list[str]:
-  options = [f"--{name.replace('_', '-')}={x}" for name, x in fields(corpus).items()]
+  """The words of the command for the corpus, or for the sources among `more`."""
+  given = fields(corpus)
+  if any(str(option).startswith("--source=") for option in more):
+    del given["source"]  # else both would be read
+  options = [f"--{name.replace('_', '-')}={x}" for name, x in given.items()]
   return ["prepare", "--out", str(out), "--workers=1", *options, *map(str, more)]
 
 

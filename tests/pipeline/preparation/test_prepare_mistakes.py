@@ -60,7 +60,7 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
   else:
     path.write_bytes(content)
   options = [f"--source={path.parent}", f"--workers={workers}"]
-  assert main([*arguments(corpus, tmp_path / "out" / "d"), *options]) == 2
+  assert main(arguments(corpus, tmp_path / "out" / "d", *options)) == 2
   error = capsys.readouterr().err.splitlines()[-1]
   assert error.startswith("error: ")
   assert message.format(path=path.parent) in error
@@ -88,7 +88,7 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
 def test_mistakes_are_reported_before_any_work(corpus, tmp_path, capsys, options, message):
   before = contents(corpus)
   given = [option.format(corpus=corpus) for option in options]
-  assert main([*arguments(corpus, tmp_path / "d"), *given]) == 2
+  assert main(arguments(corpus, tmp_path / "d", *given)) == 2
   error = capsys.readouterr().err
   assert message in error
   assert len(error.splitlines()) == 1

@@ -189,7 +189,7 @@ def test_a_source_that_vanishes_is_named_and_can_come_back(
     (source / "2.txt").unlink()
     return write(*args, **options)
 
-  args = [*arguments(corpus, tmp_path / "d"), f"--source={source}"]
+  args = arguments(corpus, tmp_path / "d", f"--source={source}")
   with monkeypatch.context() as patch:
     patch.setattr(writing, "write_dataset", vanish)
     assert main(args) == 2
