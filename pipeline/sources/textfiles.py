@@ -150,10 +150,10 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
   least = max(len(places), *(place + 1 for place in places.values()))
   lines, before = iter(lines), list[tuple[int, str]]()
   width, is_numbered = 0, False
-  for line in lines:  # up to the first word
-    before.append(line)
-    cells = _columns(line[1])
-    if cells and not line[1].startswith(("#", "-DOCSTART-")):
+  for number, line in lines:  # up to the first word
+    before.append((number, line))
+    cells = _columns(line)
+    if cells and not line.startswith(("#", "-DOCSTART-")):
       width = len(cells)
       is_numbered = places["tokens"] > 0 and bool(_FIRST_NUMBER.fullmatch(cells[0]))
       break
