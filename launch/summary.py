@@ -14,6 +14,7 @@ from launch.prepare_run import TrainingRun
 from launch.record import plots, report
 from launch.record.metrics import read_json_lines
 from launch.record.throughput import packed_against_unpacked
+from launch.sweep.jobs import cores
 from model.models import metric_of
 from packing.files import write_json
 from pipeline import RowLoader, plan_sha256
@@ -64,6 +65,7 @@ def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
     "sequences": plan.num_sequences,
     "target_mlm_accuracy": config.train.target_mlm_accuracy,
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    "cores": len(cores()),  # the same bits need as many, on a CPU
     "processes": jax.process_count(),
     "device_shares": run.shares,
     "jax": jax.__version__,

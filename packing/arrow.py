@@ -73,6 +73,8 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
 
 def _choose_column(path: pathlib.Path, schema: pa.Schema, column: str | None) -> str:
   for name in _NAMES if column is None else [column]:
+    if schema.names.count(name) > 1:
+      raise InputError(f"{path} has several columns {name!r}. Rename one of them.")
     if name in schema.names:
       return name
   wanted = f"no column {column!r}" if column else f"none of the columns {', '.join(_NAMES)}"
@@ -115,4 +117,7 @@ def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> n
       sizes = pa.compute.list_value_length(mask)
       if pa.compute.all(pa.compute.equal(sizes, lengths)).as_py():  # it is of this column
         check_no_padding(what, pa.compute.list_flatten(mask))
-  return np.asarray(lengths).astype(np.int64)
+  lengths = np.asarray(lengths)
+  if lengths.size and lengths.max() > np.iinfo(np.int64).max:
+    raise InputError(f"{what} holds {lengths.max()}; expected lengths in tokens.")
+  return lengths.astype(np.int64)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 
 from packing import InputError
+from packing.errors import short_repr
 from packing.files import parse_json
 from pipeline.store import SequenceStore
 from pipeline.tasks.registry import TASKS
@@ -70,16 +72,23 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   """
   directory = pathlib.Path(directory)
   try:
-    manifest = parse_json((directory / MANIFEST).read_text())
+    manifest = parse_json((directory / MANIFEST).read_text(encoding="utf-8"))
     digests, shards = dict(manifest["sha256"]), dict(manifest["shards"])
-    version = manifest["version"]
-  except (OSError, ValueError, LookupError, TypeError) as error:
+    version, tokenizer = manifest["version"], manifest["tokenizer"]["file"]
+    used = [tokenizer, *itertools.chain(*shards.values())]
+    unchecked = [x for x in used if x not in digests or pathlib.Path(x).name != x]
+    _ = manifest["settings"]["task"], manifest["labels"]["names"], shards["train"][0]
+  except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    reason = f"{type(error).__name__}: {error}"
     raise InputError(
-      f"{directory} is not a prepared dataset ({error!r}). Name another."
+      f"{directory} is not a prepared dataset ({reason[:200]}). Name another."
     ) from error
   wrong = ""
   if version != VERSION:
     wrong = f"{MANIFEST} has version {version!r}; expected {VERSION}"
+  elif unchecked:
+    name = short_repr(unchecked[0])
+    wrong = f"{MANIFEST} names {name}, which is not a file of the folder with a checksum"
   elif altered := altered_file(directory, digests):
     wrong = f"{altered.name} is missing or was altered since it was prepared"
   if wrong:
@@ -92,7 +101,7 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   return PreparedDataset(
     directory=directory,
     train=stores["train"],
-    tokenizer=Tokenizer(directory / manifest["tokenizer"]["file"]),
+    tokenizer=Tokenizer(directory / tokenizer),
     manifest=manifest,
     _held_out=stores.get("held_out"),
     mismatched=stores.get("mismatched"),

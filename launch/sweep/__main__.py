@@ -14,7 +14,8 @@ With "arms", {name: {field: value}}, each arm is run at every point of the grid.
 differ only in `seed` are one arm of the table. train.py trains each run in its own folder.
 Finished runs are skipped, so the same command continues a stopped sweep.
 
-On a CPU, --jobs=4 trains four runs at a time, each on a quarter of the cores.
+On a CPU, --jobs=4 trains four runs at a time, each on a quarter of the cores. The same bits
+need the same number of cores, so --jobs changes the digits; `sweep.json` names the cores.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _row(
     done = is_finished(folder / run.name, run.config)
     one: dict[str, Any] = {"name": run.name, "fields": dict(run.fields), "finished": done}
     if summary := workdir.read_summary(folder / run.name) if done else None:
-      names = [*COLUMNS, *BASELINES.values()]
+      names = [*COLUMNS, *BASELINES.values(), "cores", "parameters_digest"]
       one["figures"] = {name: summary[name] for name in names if name in summary}
     if run.name in failures:
       one["error"] = failures[run.name]

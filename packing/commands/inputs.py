@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import sys
+import tokenize
 
 import numpy as np
 
@@ -25,7 +26,8 @@ def read_histogram(path) -> Histogram:
   """
   content = files.read_json(path, what=_HISTOGRAM)
   size, counts = content.get("max_sequence_length"), content.get("counts")
-  if not isinstance(counts, list) or len(counts) != size:
+  are_counts = isinstance(counts, list) and len(counts) == size
+  if not are_counts or any(isinstance(x, bool) for x in (size, *counts)):
     raise InputError(f"{path} has {short_repr(counts)} as counts; expected {_HISTOGRAM}.")
   try:
     return Histogram(as_array(counts), source=str(content.get("source", path)))
@@ -142,7 +144,7 @@ def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str 
 def _from_npy(path: pathlib.Path) -> np.ndarray:
   try:
     lengths = np.lib.format.open_memmap(path, mode="r")
-  except ValueError as error:
+  except (ValueError, SyntaxError, tokenize.TokenError) as error:  # of its header
     raise InputError(f"{path} is not a .npy file of numbers ({error}).") from error
   if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
     raise InputError(

@@ -13,6 +13,9 @@ from packing.epochs import PlannedPacks
 from packing.errors import InputError, check_integer
 
 
+_TABLES = ("arrow", "pandas", "polars")  # formats that give no examples
+
+
 def pack_dataset(
   dataset: datasets.Dataset,
   plan: packing.Plan,
@@ -61,6 +64,8 @@ def pack_dataset(
     names = [x for x in ("input_ids", "attention_mask") if x in dataset.column_names]
     table = dataset.select_columns(names).with_format("arrow")[:]
     lengths = column_lengths(table, "input_ids", "the dataset")
+  if dataset.format["type"] in _TABLES:
+    dataset = dataset.with_format(None, columns=dataset.format["columns"])
   packs = PlannedPacks(dataset, plan, lengths=lengths, seed=seed)
   numbers = datasets.Dataset.from_dict({"pack": np.arange(plan.num_packs)})
   return numbers.with_transform(_Rows(packs, epoch))

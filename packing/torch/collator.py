@@ -78,15 +78,17 @@ class PackedCollator:
   )
 
   def __post_init__(self):
-    for name in ("row_length", "length_multiple"):
-      check_integer(name, getattr(self, name), at_least=1)
+    for name in ("row_length", "length_multiple", "window", "max_sequences"):
+      value = getattr(self, name)
+      if value is not None or name not in ("window", "max_sequences"):
+        check_integer(name, value, at_least=1)
+    for name in ("pad_id", "first_position", "separator_tokens"):
+      check_integer(name, getattr(self, name), at_least=0)
     attentions = ("mask", "flash", "flex")
     check(self.attention in attentions, "attention", self.attention, f"one of {attentions}")
     check(
       self.local_layers in ("some", "all"), "local_layers", self.local_layers, "some or all"
     )
-    if self.window is not None:
-      check_integer("window", self.window, at_least=1)
     if self.attention == "flash" and self.window is not None:
       raise InputError("window is for masks; FlashAttention gets it from the model.")
     if (

@@ -301,6 +301,23 @@ def test_missing_values_are_refused(tmp_path):
     read(tmp_path / "x.parquet")
 
 
+def test_what_a_damaged_or_merged_file_may_hold_is_refused(tmp_path):
+  np.save(tmp_path / "x.npy", np.arange(1, 9))
+  whole = (tmp_path / "x.npy").read_bytes()
+  for place in range(10, 60):  # a flipped bit of the header
+    data = bytearray(whole)
+    data[place] ^= 8
+    (tmp_path / "x.npy").write_bytes(data)
+    with pytest.raises(packing.InputError, match=r"x\.npy"):
+      read(tmp_path / "x.npy")
+  (tmp_path / "x.csv").write_text("length,length\n1,2\n")
+  with pytest.raises(packing.InputError, match="several columns 'length'"):
+    read(tmp_path / "x.csv")
+  write(tmp_path / "x.parquet", table(length=np.array([2**63 + 5, 3], np.uint64)))
+  with pytest.raises(packing.InputError, match="holds 9223372036854775813"):
+    read(tmp_path / "x.parquet")
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_padded_sequences_are_refused(tmp_path, kind):
   path = tmp_path / f"x.{kind}"
@@ -329,6 +346,8 @@ def test_input_ids_that_are_not_lists_are_refused(tmp_path, values):
     ({}, "None as counts"),
     ({"max_sequence_length": 3, "counts": [1, 2]}, "expected a histogram"),
     ({"max_sequence_length": 2, "counts": [0, 0]}, "empty"),
+    ({"max_sequence_length": 2, "counts": [True, 1]}, "expected a histogram"),
+    ({"max_sequence_length": True, "counts": [5]}, "expected a histogram"),
   ],
 )
 def test_invalid_histogram_files_are_refused(tmp_path, content, message):

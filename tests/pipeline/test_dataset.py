@@ -36,6 +36,17 @@ def test_nothing_is_learned_from_what_is_held_out(tmp_path):
     (lambda m: m.pop("shards"), "is not a prepared dataset"),
     (lambda m: m.update(version=2), r"manifest\.json has version 2; expected 1"),
     (lambda m: m["sha256"].update({"other.arrow": "0"}), r"other\.arrow is missing"),
+    (lambda m: m["shards"].pop("train"), "is not a prepared dataset .*train"),
+    (lambda m: m["shards"].update(train=[]), "is not a prepared dataset .*IndexError"),
+    (lambda m: m["tokenizer"].pop("file"), "is not a prepared dataset .*file"),
+    (lambda m: m["labels"].pop("names"), "is not a prepared dataset .*names"),
+    (lambda m: m["shards"]["train"].append("../x.arrow"), r"names '\.\./x\.arrow', which"),
+    (lambda m: m["shards"]["train"].append("x.arrow"), r"names 'x\.arrow', which is not"),
+    (lambda m: m["tokenizer"].update(file="../t.json"), r"names '\.\./t\.json', which"),
+    (
+      lambda m: (m["shards"]["train"].append("../x"), m["sha256"].update({"../x": "0"})),
+      r"names '\.\./x', which is not",
+    ),
   ],
 )
 def test_a_folder_that_is_not_as_it_was_prepared_is_refused(
@@ -47,6 +58,16 @@ def test_a_folder_that_is_not_as_it_was_prepared_is_refused(
   (folder / "manifest.json").write_text(json.dumps(manifest))
   with pytest.raises(InputError, match=message):
     open_dataset(folder)
+
+
+def test_a_flipped_bit_in_a_manifest_is_told_in_a_line(reference, tmp_path):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  text = bytearray((folder / "manifest.json").read_bytes())
+  text[len(text) // 2] ^= 128
+  (folder / "manifest.json").write_bytes(text)
+  with pytest.raises(InputError, match="can't decode byte") as caught:
+    open_dataset(folder)
+  assert len(str(caught.value)) < 300 + len(str(folder))
 
 
 def test_a_missing_corpus_is_one_clear_error(tmp_path):

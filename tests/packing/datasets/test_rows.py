@@ -73,10 +73,14 @@ def test_rows_can_be_shuffled_sharded_and_read_in_batches():
 
 def test_a_dataset_with_indices_or_a_format_is_packed_as_it_is_read():
   numbers = np.random.default_rng(1).permutation(61)[:20]
-  part = DATASET.select(numbers).with_format("numpy")
   plan = packing.pack(LENGTHS[numbers], max_sequence_length=ROW)
   packs = [[EXAMPLES[numbers[i]] for i in pack] for pack in assigned(plan, numbers)]
-  assert_equal(pack_dataset(part, plan), rows_of(packs, plan.packing_depth))
+  expected = rows_of(packs, plan.packing_depth)
+  for kind in ("numpy", "arrow", "pandas"):
+    part = DATASET.select(numbers).with_format(kind)
+    assert_equal(pack_dataset(part, plan), expected)
+  tokens = part.with_format("arrow", columns=["input_ids"])
+  assert "labels" not in pack_dataset(tokens, plan)[0]
 
 
 def assigned(plan, numbers):

@@ -163,6 +163,18 @@ def test_what_is_no_batch_of_packs_is_refused():
     collator(numbers[1])
 
 
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [
+    *(("pad_id", None), ("pad_id", -1), ("pad_id", 0.5), ("window", 0), ("window", -3)),
+    *(("first_position", -1), ("max_sequences", 0), ("separator_tokens", None)),
+  ],
+)
+def test_options_out_of_range_are_refused(name, value):
+  with pytest.raises(packing.InputError, match=f"{name} is {value}; expected"):
+    PackedCollator(row_length=8, **{name: value})
+
+
 def test_token_labels_padding_and_positions():
   pack = [
     {"input_ids": [5, 6], "labels": [-100, 6], "token_type_ids": [0, 1]},
