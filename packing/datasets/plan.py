@@ -12,7 +12,6 @@ from packing.arrow import column_lengths
 from packing.epochs import PlannedPacks
 from packing.errors import InputError, check_integer
 
-
 _TABLES = ("arrow", "pandas", "polars")  # formats that give no examples
 
 
