@@ -306,7 +306,7 @@ def test_what_a_damaged_or_merged_file_may_hold_is_refused(tmp_path):
   whole = (tmp_path / "x.npy").read_bytes()
   for place in range(10, 60):  # a flipped bit of the header
     data = bytearray(whole)
-    data[place] ^= 8
+    data[place] ^= 16
     (tmp_path / "x.npy").write_bytes(data)
     with pytest.raises(packing.InputError, match=r"x\.npy"):
       read(tmp_path / "x.npy")
