@@ -13,9 +13,9 @@ from lab import part as parts
 from lab import real_data, report
 from lab.exhibits import Part
 from lab.part import MISTAKES, Maker
-from launch.sweep.jobs import cores
 from packing.commands.program import Parser, positive
 from packing.files import write_json, write_text
+from training.compiler import cores
 
 
 def make_parser(doc: str | None, module: str, *, workdir: str) -> Parser:

@@ -14,11 +14,11 @@ from launch.prepare_run import TrainingRun
 from launch.record import plots, report
 from launch.record.metrics import read_json_lines
 from launch.record.throughput import packed_against_unpacked
-from launch.sweep.jobs import cores
 from model.models import metric_of
 from packing.files import write_json
 from pipeline import RowLoader, plan_sha256
 from training import processes
+from training.compiler import cores
 from training.step import TrainingProgram
 from training.stopping import target_reached
 

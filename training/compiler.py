@@ -1,4 +1,4 @@
-"""Options of XLA, and a folder of compiled programs that later starts reuse."""
+"""Options of XLA, its cores, and a folder of compiled programs that later starts reuse."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from training import memory
 # takes 3 % less time on an H200 (docs/speed.md).
 _GPU_FLAGS = ("--xla_allow_excess_precision=false",)
 _MOST_BYTES = 2**30  # of all programs; at each write, JAX looks at all of them
+
+
+def cores() -> list[int]:
+  """The cores that this process may use."""
+  if hasattr(os, "sched_getaffinity"):
+    return sorted(os.sched_getaffinity(0))
+  return list(range(os.cpu_count() or 1))
 
 
 def set_flags() -> str:

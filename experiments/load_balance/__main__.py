@@ -30,8 +30,8 @@ from experiments.load_balance.cost import Coefficients, Network, read_coefficien
 from experiments.load_balance.simulation import Lengths, Way, simulate, summarise
 from experiments.load_balance.ways import PADDING, UNPADDING, make_ways
 from lab import command
-from launch.sweep.jobs import cores
 from packing.files import write_json
+from training.compiler import cores
 
 HISTOGRAM = "wikipedia_512"
 DEPTHS = (2, 3, "max")  # most sequences in a pack; the last is that of most tables

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from launch.fields import ROOT
 from training import memory
+from training.compiler import cores
 
 _PATIENCE = 60  # seconds that a command has to save and exit after it is terminated
 _PULSE = 60  # seconds without a line after which one says what is running
@@ -51,13 +52,6 @@ class _Running:
   process: subprocess.Popen
   start: float
   log_start: int
-
-
-def cores() -> list[int]:
-  """The cores that this process may use."""
-  if hasattr(os, "sched_getaffinity"):
-    return sorted(os.sched_getaffinity(0))
-  return list(range(os.cpu_count() or 1))
 
 
 def run_all(

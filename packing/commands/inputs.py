@@ -26,8 +26,8 @@ def read_histogram(path) -> Histogram:
   """
   content = files.read_json(path, what=_HISTOGRAM)
   size, counts = content.get("max_sequence_length"), content.get("counts")
-  are_counts = isinstance(counts, list) and len(counts) == size
-  if not are_counts or any(isinstance(x, bool) for x in (size, *counts)):
+  fits = isinstance(counts, list) and len(counts) == size
+  if not fits or any(isinstance(x, bool) for x in (size, *(counts or ()))):
     raise InputError(f"{path} has {short_repr(counts)} as counts; expected {_HISTOGRAM}.")
   try:
     return Histogram(as_array(counts), source=str(content.get("source", path)))

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from launch.sweep import jobs
+from training.compiler import cores
 
 
 def sleeper(folder: pathlib.Path, name: str, seconds: float) -> jobs.Job:
@@ -64,12 +65,12 @@ def test_a_failure_is_reported_and_stops_no_other(tmp_path, capsys):
   assert capsys.readouterr().err == "1 of 1 runs are finished\n"
 
 
-@pytest.mark.skipif(len(jobs.cores()) < 2, reason="needs two cores")
+@pytest.mark.skipif(len(cores()) < 2, reason="needs two cores")
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinities")
 def test_each_has_cores_of_its_own(tmp_path):
   jobs.run_all([sleeper(tmp_path, name, 0.3) for name in ("a", "b")], jobs=2)
   a, b = (set(json.loads((tmp_path / name).read_text())) for name in ("a", "b"))
-  assert a | b == set(jobs.cores())
+  assert a | b == set(cores())
   assert not a & b
 
 

@@ -335,6 +335,9 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   (row,) = json.loads((runs / "sweep.json").read_text())["arms"]
   assert row["n"] == 1
   assert row["eval_mlm_accuracy"]["values"] == [summary["eval_mlm_accuracy"]]
+  figures = row["runs"][1]["figures"]
+  assert figures["parameters_digest"] == summary["parameters_digest"]
+  assert figures["cores"] == summary["cores"] == max(len(os.sched_getaffinity(0)) // 2, 1)
   assert re.search(r"\| none +\| 1 \|", told.out)
   log = (runs / trained.name / "train.log").read_text()
   assert f"training: {STEPS}/{STEPS} steps, loss" in log

@@ -5,6 +5,7 @@ import functools
 import json
 import operator
 import random
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -142,7 +143,7 @@ def test_states_of_other_versions_are_refused():
 
 # ---- damaged states ------------------------------------------------------------------
 
-ODD = (
+ODD: tuple[Any, ...] = (
   None,
   True,
   -1,

@@ -398,7 +398,7 @@ def test_a_worker_that_has_ended_its_shard_does_not_read_it_again():
   def read(states=None):
     rows = WithStates(make_stream(), states)
     spawned = {"batch_size": None, "multiprocessing_context": "spawn"}
-    by_worker = ([], [])
+    by_worker: tuple[list, list] = ([], [])
     for worker, pack, state in DataLoader(rows, num_workers=2, **spawned):
       by_worker[worker].append((pack, state))
     return by_worker
@@ -467,7 +467,8 @@ def test_a_state_of_another_shard_or_with_other_options_is_refused():
     next(iter(other))
   with pytest.raises(packing.InputError, match="found another"):
     make_stream().load_state_dict({"at": 3})
-  for change in ({"seen": -1}, {"seen": "2"}, {"ended": 1}, {"packs": {}}):
+  changes: list[dict] = [{"seen": -1}, {"seen": "2"}, {"ended": 1}, {"packs": {}}]
+  for change in changes:
     other = make_stream()
     other.load_state_dict(make_stream().state_dict() | change)
     with pytest.raises(packing.InputError, match=r"in the state|found another"):
