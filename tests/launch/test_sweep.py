@@ -329,7 +329,8 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   assert f"{refused.name}: failed:" in told.err
   assert f"train.steps was 6 and is now {STEPS}" in told.err
   summary = json.loads((runs / trained.name / "summary.json").read_text())
-  assert summary["steps"] == STEPS
+  steps = summary["steps"]
+  assert steps == summary["recipe"]["packed"]["steps"] >= STEPS
   config = json.loads((runs / trained.name / "config.json").read_text())
   assert config == trained.config.to_dict()
   (row,) = json.loads((runs / "sweep.json").read_text())["arms"]
@@ -340,7 +341,7 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   assert figures["cores"] == summary["cores"] == max(len(os.sched_getaffinity(0)) // 2, 1)
   assert re.search(r"\| none +\| 1 \|", told.out)
   log = (runs / trained.name / "train.log").read_text()
-  assert f"training: {STEPS}/{STEPS} steps, loss" in log
+  assert f"training: {steps}/{steps} steps, loss" in log
 
 
 def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
