@@ -24,7 +24,7 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
   assert summary["packing_factor"] >= 1.2
   assert summary["efficiency"] >= 0.9
   recipe = summary["recipe"]["packed"]
-  assert (recipe["rows"], recipe["accumulation"], recipe["steps"]) == (8, 2, STEPS)
+  assert (recipe["rows"], recipe["accumulation"], recipe["steps"]) == (16, 4, STEPS)
   assert recipe["packing_factor"] == summary["packing_factor"]
   assert recipe["epochs"] == pytest.approx(summary["epochs"])
   assert 0 < summary["unigram_mlm_accuracy"] < 1
