@@ -128,15 +128,15 @@ class PackedCollator:
         types of transformers 5.23, `packing/torch/model_types.json` says what was found).
     """
     of_model = models.options_of(config)
-    attention = models.attention_of(config, attention)
-    if attention == "flash":
+    kind: Any = models.attention_of(config, attention)
+    if kind == "flash":
       of_model["window"] = None
     if options.get("causal", of_model["causal"]) != of_model["causal"]:
       raise InputError(
         f"causal is {options['causal']}, but {config.model_type} with this config has "
         f"causal={of_model['causal']}. Leave it out, or change is_decoder of the config."
       )
-    return cls(row_length=row_length, attention=attention, **of_model | options)
+    return cls(row_length=row_length, attention=kind, **of_model | options)
 
   @classmethod
   def of(

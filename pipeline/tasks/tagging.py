@@ -138,7 +138,7 @@ def _windows(
   middles = [(start + stop) // 2 for (_, stop), (start, _) in itertools.pairwise(spans)]
   bounds = itertools.pairwise([0, *middles, len(ids)])
   done = 0  # words of earlier windows
-  last_word = owners[-1] if len(ids) else -1
+  last_word = int(owners[-1]) if len(ids) else -1
   for (start, stop), (low, high) in zip(spans, bounds, strict=True):
     place = np.arange(start, stop)
     is_scored = is_first[start:stop] & (place >= low) & (place < high)
@@ -146,7 +146,7 @@ def _windows(
       continue
     scored = owners[start:stop]
     marks = np.where(is_scored, values[scored], UNLABELLED).tolist()
-    last = max(scored[is_scored], default=last_word)
+    last = int(scored[is_scored].max()) if is_scored.any() else last_word
     begin, done = done, len(words) if last == last_word else last + 1
     yield TaggedWindow(
       [encoder.cls, *ids[start:stop], encoder.sep],

@@ -8,6 +8,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from array import array
@@ -188,7 +189,7 @@ def first_fit_growth(part: Part) -> Exhibit:
 
   def make() -> dict[str, Any]:
     some = [thinned(histogram, n) for n in every]
-    seconds = [timed(lambda x=x: first_fit_decreasing(x))[1] for x in some]
+    seconds = [timed(functools.partial(first_fit_decreasing, x))[1] for x in some]
     numbers = [x.num_sequences for x in some]
     return {"sequences": numbers, "seconds": seconds, "machine": machine()}
 

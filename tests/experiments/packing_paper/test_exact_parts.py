@@ -286,7 +286,7 @@ def test_solution_times_are_those_of_the_plans(tmp_path):
   times, first_fit, section_s, growth = solution_times.exhibits(part)
   assert times.text.count("| ennlshp | 3 | 415 |") == 1
   kept = {path.name: path.read_text() for path in (part.folder / "measured").iterdir()}
-  more = ["ffd", "optimal", "first fit", "its growth"]
+  more: list[object] = ["ffd", "optimal", "first fit", "its growth"]
   more += [*solution_times.GROWTH, *solution_times.GROWTH]
   assert first_fit.text.count("\n| ") == len(solution_times.QUICK_EVERY)
   assert {x.outcome for x in growth.statements} == {"no power"}  # of two points each

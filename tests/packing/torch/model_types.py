@@ -49,8 +49,10 @@ TINY: dict[str, Any] = {
   **{"num_experts_per_tok": 2, "moe_intermediate_size": 32, "depth": 2, "image_size": 28},
   **{"patch_size": 14, "sliding_window": 4, "local_attention": 8, "mask_token_id": 4},
 }
-DROPOUT = ("attention_dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "dropout")
-DROPOUT += ("embd_pdrop", "hidden_dropout_prob", "attention_probs_dropout_prob")
+DROPOUT = (
+  *("attention_dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "dropout"),
+  *("embd_pdrop", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+)
 # In rows longer than those tried here, their attention skips tokens by place in the row.
 SPARSE = ("big_bird", "longformer", "reformer")
 LENGTHS = ((9, 3, 11, 1), (6, 2, 14))

@@ -148,6 +148,7 @@ def test_the_mask_of_blocks_moves_with_what_it_reads():
   collator = PackedCollator(row_length=ROW, attention="flex")
   moved = collator(packs())["attention_mask"].to("meta")
   assert isinstance(moved, masks.PackedBlockMask)
+  assert isinstance(moved.mask_mod, masks.Allowed)
   assert moved.mask_mod.segments.device.type == moved.kv_indices.device.type == "meta"
 
 
