@@ -146,8 +146,8 @@ def _windows(
       continue
     scored = owners[start:stop]
     marks = np.where(is_scored, values[scored], UNLABELLED).tolist()
-    last = int(scored[is_scored].max()) if is_scored.any() else last_word
-    begin, done = done, len(words) if last == last_word else last + 1
+    end = int(scored[is_scored].max()) if is_scored.any() else last_word
+    begin, done = done, len(words) if end == last_word else end + 1
     yield TaggedWindow(
       [encoder.cls, *ids[start:stop], encoder.sep],
       len(marks) + _SPECIAL_TOKENS,
