@@ -89,7 +89,7 @@ class PackedBlockMask(BlockMask):
   def to(self, device: torch.device | str) -> PackedBlockMask:
     """The mask on another device."""
     moved = copy.copy(self)
-    vars(moved).update(vars(super().to(device)))
+    moved.__dict__.update(super().to(device).__dict__)
     allowed: Any = self.mask_mod
     moved.mask_mod = dataclasses.replace(allowed, segments=allowed.segments.to(device))
     return moved

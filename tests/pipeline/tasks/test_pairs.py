@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -295,7 +296,8 @@ def test_retrieval_is_scored_as_in_a_loop(seed):
   by_text = {
     k: v / np.linalg.norm(v) for k, v in random_vectors(SEVERAL, seed=seed).items()
   }
-  found, losses, ranks = score_texts(SEVERAL, by_text, temperature=0.1), [], {}
+  found, losses = score_texts(SEVERAL, by_text, temperature=0.1), []
+  ranks: dict[Any, Any] = {}
   for anchor, positive in SEVERAL:
     right = {other for x, other in SEVERAL if x == anchor}
     wrong = {other for _, other in SEVERAL} - right - {anchor}
