@@ -132,7 +132,7 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   refused(folder, copy, f"train.steps was {STEPS} and is now {STEPS + 2}", more)
   for option, message in {
     "optimizer.name=adamw": "optimizer.name was 'lamb' and is now 'adamw'",
-    "train.micro_batch_size=3": "comes to 9 rows a step",
+    "train.micro_batch_size=3": "expected 0, or a divisor of train.batch_size=20",
     "train.steps=8": f"The run is at step {STEPS}; the config has 8",
     "packing.max_sequences_per_pack=2": "packing.max_sequences_per_pack was ",
   }.items():
