@@ -105,6 +105,9 @@ def get_config() -> ConfigDict:
   config.pairs.temperature = 0.05  # cosines are divided by it before the softmax
   # Whether positives also choose their anchors; the loss is then the mean of both.
   config.pairs.both_directions = False
+  # Whether an anchor's choices omit texts that equal it, or another positive of it in the
+  # step. Otherwise they are negatives.
+  config.pairs.omit_equal_texts = False
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # lamb, adamw, sgd

@@ -87,7 +87,12 @@ class TrainingRun:
   def pair_loss(self) -> PairLoss:
     """The loss of a run of pairs; others do not use it."""
     config, mode = self.config, self.pooling.mode if self.pooling else "mean"
-    return PairLoss(mode, config.pairs.temperature, config.pairs.both_directions)
+    return PairLoss(
+      mode,
+      config.pairs.temperature,
+      config.pairs.both_directions,
+      config.pairs.omit_equal_texts,
+    )
 
   def cost(self) -> Cost:
     """What a step has to compute, and what the devices could."""

@@ -257,6 +257,7 @@ class _Rules:
     if config.data.task != "pairs":
       self.only(0.05, "pairs.temperature", f"{why}, whose loss has no softmax of cosines")
       self.only(False, "pairs.both_directions", why)
+      self.only(False, "pairs.omit_equal_texts", why)
     if self.head != "encoder":
       self.only("auto", "pairs.pooling", f"{why}, which makes no vectors of texts")
     names = tracker_names(config)

@@ -172,11 +172,14 @@ class PairLoss(NamedTuple):
     temperature: the cosines are divided by it before the softmax.
     both_directions: whether positives also choose their anchors; the loss is then the mean
       of both directions.
+    omit_equal_texts: whether an anchor's choices omit texts that would be wrong negatives:
+      those that equal it, or a positive that it has in any record of the batch.
   """
 
   pooling: str = "mean"
   temperature: float = 0.05
   both_directions: bool = False
+  omit_equal_texts: bool = False
 
 
 def pair_loss(
@@ -190,7 +193,8 @@ def pair_loss(
 
   Args:
     vectors: float[..., M, D]; of all texts of the batch.
-    batch: `text_numbers` int32[..., M] and `sequence_labels` [..., M].
+    batch: `text_numbers` int32[..., M] and `sequence_labels` [..., M]; to omit equal texts
+      also `input_ids`, `segment_ids` int32[..., S] and `cls_positions` int32[..., M].
     how: the options of the loss.
 
   Returns:
@@ -206,7 +210,8 @@ def pair_loss(
 
   References:
     van den Oord et al., https://arxiv.org/abs/1807.03748; both directions: Günther et
-    al., https://arxiv.org/abs/2310.19923.
+    al., https://arxiv.org/abs/2310.19923; equal texts: the batch sampler `NO_DUPLICATES`
+    of sentence-transformers, which keeps them in different steps instead.
   """
   vectors = _wide(vectors).reshape(-1, vectors.shape[-1])
   numbers, labels = (batch[x].reshape(-1) for x in ("text_numbers", "sequence_labels"))
@@ -226,17 +231,68 @@ def pair_loss(
 
   logits = jnp.matmul(vectors, vectors.T, precision="highest") / how.temperature
   lowest = jnp.finfo(logits.dtype).min
+  omitted = _wrong_negatives(batch, anchors) if how.omit_equal_texts else None
 
-  def choose(among: jax.Array, steps: int) -> dict[str, jax.Array]:
-    return _cross_entropy(jnp.where(among[None], logits, lowest), places + steps)
+  def choose(among: jax.Array, omitted: jax.Array | None, steps: int):
+    among, chosen = among[None], places + steps
+    if omitted is not None:
+      among &= ~omitted | (places[None] == chosen[:, None])
+    return _cross_entropy(jnp.where(among, logits, lowest), chosen)
 
-  found = choose(numbers > 1, 1)
+  found = choose(numbers > 1, omitted, 1)
   totals = {f"pair_{name}": total(x, anchors) for name, x in found.items()}
   if how.both_directions:
     there = totals["pair_loss"]
-    back = total(choose(anchors, -1)["loss"], numbers == 2)
+    found = choose(anchors, None if omitted is None else omitted.T, -1)
+    back = total(found["loss"], numbers == 2)
     totals["pair_loss"] = there._replace(total=(there.total + back.total) / 2)
   return totals["pair_loss"].mean, totals
+
+
+def _wrong_negatives(batch: Arrays, anchors: jax.Array) -> jax.Array:
+  """Which texts equal an anchor, or a positive of that anchor in any record of the batch.
+
+  Args:
+    batch: as for `pair_loss`; N texts and empty slots.
+    anchors: bool[N].
+
+  Returns:
+    bool[N, N]; in the rows of anchors.
+  """
+  hashes = _text_hashes(batch)
+  equal = (hashes[:, None] == hashes[None]).all(-1)
+  first = (equal & anchors[None]).argmax(axis=1)  # the first anchor with the same text
+  of_positive = jnp.roll(equal, -1, axis=0) & anchors[:, None]
+  right = jax.ops.segment_max(of_positive.astype(jnp.int32), first, anchors.size) > 0
+  return equal | right[first]
+
+
+def _text_hashes(batch: Arrays) -> jax.Array:
+  """64 bits for each text, which depend on its tokens alone: uint32[N, 2].
+
+  Each is a sum over tokens of well-mixed bits of the token and its place in the text, so
+  different texts have equal hashes with a probability of about 2**-64.
+  """
+  starts = batch["cls_positions"].reshape(-1, batch["cls_positions"].shape[-1])
+  shape = -1, batch["input_ids"].shape[-1]
+  tokens, segments = (batch[x].reshape(shape) for x in ("input_ids", "segment_ids"))
+  belongs = _belongs(segments, starts.shape[1])  # [B, M, S]
+  places = jnp.arange(tokens.shape[1], dtype=starts.dtype)[None, None] - starts[:, :, None]
+  places = jnp.where(belongs, places, 0).sum(axis=1, dtype=starts.dtype)
+  sums = []
+  for seed in (1, 2):
+    bits = _mix(_mix(2 * places + seed) + tokens.astype(jnp.uint32))
+    bits = jnp.where(belongs, bits[:, None], jnp.uint32(0))
+    sums.append(bits.sum(axis=-1, dtype=jnp.uint32).reshape(-1))
+  return jnp.stack(sums, axis=-1)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+  """Well-mixed bits of integers, uint32[...]: the finalizer of MurmurHash3."""
+  x = x.astype(jnp.uint32)
+  x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+  x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+  return x ^ (x >> 16)
 
 
 # ---- heads ---------------------------------------------------------------------------

@@ -245,7 +245,7 @@ USED_BY_PROGRAMS = """
   train.loss_unit train.log_every train.eval_every train.checkpoint_every
   train.keep_checkpoints train.throughput_rounds train.target_mlm_accuracy
   train.fsdp train.keep_best train.patience
-  pairs.pooling pairs.temperature pairs.both_directions
+  pairs.pooling pairs.temperature pairs.both_directions pairs.omit_equal_texts
 """
 
 
@@ -375,6 +375,7 @@ REFUSED = [
   ("pairs.temperature", 0.1, "0.05 with data.task=scored_pairs", "scored pairs"),
   ("pairs.temperature", 0.0, "more than 0, and finite", "pairs"),
   ("pairs.both_directions", True, "False with data.task=scored_pairs", "scored pairs"),
+  ("pairs.omit_equal_texts", True, "False with data.task=scored_pairs", "scored pairs"),
   ("train.loss_unit", "token", "'sequence' with data.task=pairs: the unit is", "pairs"),
   ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
   ("optimizer.clip_norm", -1.0, "0 or more"),

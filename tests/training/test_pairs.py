@@ -27,14 +27,30 @@ PACKED = [[0, 1, 2], [3, 4], [5], [6, 7, 8, 9], [10, 11], [12], [13, 14, 15], []
 TEXTS = [2, 3, 2, 2, 4, 4, 2, 2, 2, 2, 3, 2, 2, 2, 2, 3]
 
 
+# Texts that are those of other records, by the numbers of record and text: one anchor with
+# several positives, one positive of several anchors, anchors and positives as negatives,
+# and an anchor that is its own positive.
+REPEATS = {
+  **{(3, 0): (0, 0), (10, 0): (0, 0), (4, 2): (3, 1), (6, 1): (2, 1), (1, 2): (2, 1)},
+  **{(5, 3): (5, 0), (8, 1): (5, 0), (12, 1): (12, 0), (15, 2): (0, 1)},
+}
+
+
 @functools.cache
-def make_store(*, scored=False, seed=0) -> SequenceStore:
-  rng, records = np.random.default_rng(seed), []
+def make_store(*, scored=False, seed=0, repeats=False) -> SequenceStore:
+  """Records of short texts; with `repeats`, some texts are also those of other records."""
+  rng, texts = np.random.default_rng(seed), []
   for count in TEXTS:
     lengths = rng.integers(2, 5, 2 if scored else count).tolist()
-    ids = rng.integers(1, packs.VOCAB_SIZE, sum(lengths)).tolist()
+    ids = rng.integers(1, packs.VOCAB_SIZE, sum(lengths))
+    texts.append(np.split(ids, np.cumsum(lengths)[:-1]))
+  for (record, text), (other, same) in REPEATS.items() if repeats else ():
+    texts[record][text] = texts[other][same]
+  records = []
+  for parts in texts:
+    ids = np.concatenate(parts).tolist()
     score = float(rng.uniform(-1, 1)) if scored else 0
-    records.append(Record(ids, len(ids), score, lengths))
+    records.append(Record(ids, len(ids), score, [len(part) for part in parts]))
   schema = SCORED_PAIR_SCHEMA if scored else PAIR_SCHEMA
   return SequenceStore.from_sequences(records, schema)
 
@@ -64,6 +80,7 @@ HOW = {
   "both choose": ({"both_directions": True, "temperature": 0.2}, False),
   "scores": ({}, True),
   "cls": ({"pooling": "cls"}, False),
+  "equal texts": ({"both_directions": True, "omit_equal_texts": True}, False),
 }
 
 
@@ -71,15 +88,24 @@ def plain_loss(vectors, store, how):
   """A loop in NumPy over vectors in the order of texts, float64."""
   unit = [v / np.sqrt(v @ v) for v in np.asarray(vectors, np.float64)]
   found, firsts = [], store.texts.ends[:-1].tolist()
+  tokens = store.gather(np.arange(len(store)))
+  texts = [x.tolist() for x in np.split(tokens, store.texts.lengths.cumsum()[:-1])]
+  positives = [(texts[first], texts[first + 1]) for first in firsts]
+
+  def allowed(anchor, other):
+    wrong = texts[other] == texts[anchor] or (texts[anchor], texts[other]) in positives
+    return other == anchor + 1 or not (how.omit_equal_texts and wrong)
+
   for record, first in enumerate(firsts):
     if store.sequence_labels.dtype.kind == "f":
       cosine = sum(a * b for a, b in zip(unit[first], unit[first + 1], strict=True))
       found.append((cosine - float(store.sequence_labels[record])) ** 2)
       continue
-    among = [unit[i] for i in range(len(unit)) if i not in firsts]
-    directions = [(unit[first], unit[first + 1], among)]
+    others = [i for i in range(len(unit)) if i not in firsts and allowed(first, i)]
+    directions = [(unit[first], unit[first + 1], [unit[i] for i in others])]
     if how.both_directions:
-      directions.append((unit[first + 1], unit[first], [unit[i] for i in firsts]))
+      others = [unit[i] for i in firsts if allowed(i, first + 1)]
+      directions.append((unit[first + 1], unit[first], others))
     values = []
     for chooser, right, others in directions:
       odds = [np.exp(chooser @ other / how.temperature) for other in others]
@@ -99,7 +125,8 @@ def loss_and_gradients(params, graphdef, batch, how):
 @pytest.mark.parametrize("case", HOW)
 def test_packed_pairs_have_the_loss_and_gradients_of_texts_alone(case, dtype, tolerance):
   fields, scored = HOW[case]
-  how, store = PairLoss(**fields), make_store(scored=scored)
+  how = PairLoss(**fields)
+  store = make_store(scored=scored, repeats=how.omit_equal_texts)
   with jax.enable_x64(dtype == "float64"):
     config = packs.small_config(dtype=dtype, param_dtype=dtype, pooler=False)
     graphdef, params = packs.random_params(config, head="encoder")
@@ -133,15 +160,17 @@ def make_program(
   )
 
 
-@pytest.mark.parametrize("case", ["both choose", "scores"])
+@pytest.mark.parametrize("case", ["both choose", "scores", "equal texts"])
 @pytest.mark.parametrize(
   ("devices", "accumulate", "fsdp"), [(2, 1, 1), (4, 1, 1), (1, 4, 1), (2, 2, 2)]
 )
 def test_devices_and_micro_batches_choose_among_the_texts_of_all(
   case, devices, accumulate, fsdp
 ):
-  scored = HOW[case][1]
-  batches = [lay_out(make_store(scored=scored, seed=seed), PACKED) for seed in (0, 1)]
+  fields, scored = HOW[case]
+  repeats = fields.get("omit_equal_texts", False)
+  stores = [make_store(scored=scored, seed=seed, repeats=repeats) for seed in (0, 1)]
+  batches = [lay_out(store, PACKED) for store in stores]
   expected = run(make_program(case=case), batches)
   assert_same(run(make_program(devices, accumulate, fsdp, case), batches), expected)
   if not scored:  # among fewer, it would be another loss
@@ -177,8 +206,20 @@ def test_a_step_counts_records_and_the_anchors_that_chose_right():
   assert values["pair_accuracy"].total == (cosines.argmax(axis=1) == firsts + 1).sum()
 
 
+@pytest.mark.parametrize(("omit", "loss"), [(False, np.log(2)), (True, 0)])
+def test_a_second_positive_of_an_anchor_may_be_omitted_from_its_choices(omit, loss):
+  """Two records with one anchor, whose vectors could not be better."""
+  texts = [[5, 6], [7, 8, 9]], [[5, 6], [7, 9, 8]]
+  records = [Record([*pair[0], *pair[1]], 5, 0, [2, 3]) for pair in texts]
+  store = SequenceStore.from_sequences(records, PAIR_SCHEMA)
+  batch = lay_out(store, [[0], [1]])
+  how = PairLoss(omit_equal_texts=omit)
+  found, _ = losses.pair_loss(jnp.ones((*batch["text_numbers"].shape, 3)), batch, how)
+  assert float(found) == pytest.approx(loss, abs=1e-6)
+
+
 @pytest.mark.extra("sentence_transformers")
-@pytest.mark.parametrize("case", HOW)
+@pytest.mark.parametrize("case", [case for case in HOW if case != "equal texts"])
 def test_the_loss_is_that_of_sentence_transformers(case):
   torch = pytest.importorskip("torch")
   from sentence_transformers.sentence_transformer import losses as theirs
