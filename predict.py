@@ -67,6 +67,7 @@ from pipeline.prediction.of_model import (
   settings_to_read,
 )
 from pipeline.tasks import squad
+from pipeline.tasks.encoder import SPECIAL_IN_TEXT, about_special_tokens
 from pipeline.tokenizer import Tokenizer
 from training import evaluation
 from training.mesh import make_mesh, replicated
@@ -265,6 +266,8 @@ def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSett
     print(f"truncated {count:,} questions: longer than {most} tokens", file=sys.stderr)
   if count := tally["untagged_words"]:
     print(f"{count:,} words have no tokens, and so no tag (null)", file=sys.stderr)
+  if count := tally[SPECIAL_IN_TEXT]:
+    print(about_special_tokens(count), file=sys.stderr)
   cut = settings.task not in ("squad", "tagging") or settings.too_long == "truncate"
   if cut and (count := tally["too_long"]):
     limit = f"--max-sequence-length {longest}"

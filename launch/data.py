@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 import packing
@@ -40,16 +41,32 @@ def prepare_dataset(config: ConfigDict) -> PreparedDataset:
   """Prepares the dataset of a config, or opens it if it is prepared already.
 
   Raises:
-    InputError: the source cannot be used, nothing is held out, or the directory holds a
-      dataset that does not fit the config.
+    InputError: the source cannot be used, nothing is held out, the directory holds a
+      dataset that does not fit the config, or labels are none of the next-sentence head.
   """
   data = config.data
   settings = check_data(data)
   if data.source != PREPARED:
-    return prepare(data.directory, settings)
-  dataset = open_dataset(data.directory)
-  check_prepared(data, dataset.manifest["settings"])
+    dataset = prepare(data.directory, settings)
+  else:
+    dataset = open_dataset(data.directory)
+    check_prepared(data, dataset.manifest["settings"])
+  if data.task == "tokens" and config.model.next_sentence:
+    _check_next_sentence(dataset)
   return dataset
+
+
+def _check_next_sentence(dataset: PreparedDataset):
+  """Checks that the label of each sequence, which its source gives, is 0 or 1."""
+  for store in (dataset.train, dataset.held_out):
+    labels = store.sequence_labels
+    if (wrong := np.flatnonzero((labels < 0) | (labels > 1))).size:
+      first = int(wrong[0])
+      raise InputError(
+        f"{dataset.directory}: sequence {first} has the label {labels[first]}; expected 0 "
+        "or 1, whether its second sentence is random. If labels mean something else, set "
+        "--config.model.next_sentence=False."
+      )
 
 
 def check_data(data: Mapping) -> DatasetSettings:

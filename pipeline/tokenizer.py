@@ -52,6 +52,7 @@ class Tokenizer:
       self._tokenizer = word_piece_tokenizer(self.vocabulary)
       _check_beside(self.path, self._tokenizer)
     self._ids = {token: number for number, token in enumerate(self.vocabulary)}
+    self._special = sorted(_CONTROL & self._ids.keys())
 
   def id_of(self, token: str) -> int:
     """The id of a special token.
@@ -72,6 +73,10 @@ class Tokenizer:
     return (
       f"{self.path} has capitals, but text is lower-cased. Give the model's tokenizer.json."
     )
+
+  def typed_special_token(self, text: str) -> str:
+    """A special token that stands in a text, where it is text; "" for none."""
+    return next((token for token in self._special if token in text), "")
 
   @property
   def padding_id(self) -> int | None:

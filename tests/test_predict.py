@@ -580,6 +580,8 @@ def test_a_word_without_tokens_gets_no_tag_and_the_others_theirs(folders, answer
     assert [x for x in found[name] if x is not None] == pytest.approx(expected[name])
     assert [n for n, x in enumerate(found[name]) if x is None] == [*places]
   assert "6 words have no tokens, and so no tag" in errors
+  _, _, errors = answer(folder, typed=json.dumps({"tokens": ["[SEP]", "a"]}))
+  assert "1 texts have special tokens such as [SEP]. They are split" in errors
   (found,) = answer(folder, typed=json.dumps({"tokens": [invisible]}))[1]
   assert found == {
     "id": "0",

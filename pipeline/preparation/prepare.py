@@ -25,6 +25,7 @@ from pipeline.sources.document import DocumentFields
 from pipeline.sources.document_shards import TRAIN
 from pipeline.sources.partitions import FilePartition, Partition, fingerprint, open_source
 from pipeline.tasks import glue, tagging
+from pipeline.tasks.encoder import SPECIAL_IN_TEXT, about_special_tokens
 from pipeline.tasks.registry import find_task
 from pipeline.tokenizer import Tokenizer
 
@@ -102,6 +103,9 @@ def prepare(
       manifest = write.write_dataset(
         work, preparation, num_workers=num_workers, runner=runner
       )
+      of_splits = [x for x in manifest["counts"].values() if isinstance(x, dict)]
+      if typed := sum(counts.get(SPECIAL_IN_TEXT, 0) for counts in of_splits):
+        print(about_special_tokens(typed), file=sys.stderr)
       manifest["source"] = {
         split: {name: value for name, value in values.items() if name != "version"}
         for split, values in fingerprints.items()
@@ -148,7 +152,8 @@ def find_classes(
       if str(one).strip().lower() in ("nan", "-1", "-100", "-1.0", "-100.0"):
         raise InputError(
           f"{document.where}: {field} {short_repr(one)} marks what has no class. Leave it "
-          "out; if it is a class, name all of them with labels."
+          f"out{'' if field == 'label' else ' with its word'}; if it is a class, name all "
+          "of them with labels."
         )
       kinds.add(type(one) is str)
       is_name = isinstance(one, str | int | float | decimal.Decimal) and str(one).strip()

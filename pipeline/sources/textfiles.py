@@ -27,6 +27,7 @@ from pipeline.sources.document import (
   too_long_error,
 )
 
+MOST_EXPANDED = 100  # bytes of JSON for each byte of a compressed file, which are read
 _COLUMNS = {"tokens": 0, "tags": -1}  # first and last
 # In CoNLL-U, of several words and of words that only the syntax has: 1-2 and 1.1.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
@@ -219,8 +220,14 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   Raises:
     InputError: the file has another layout.
   """
+  most = MOST_EXPANDED * max(path.stat().st_size, 2**20)
   with _reading(path) as file:
-    content = file.read()
+    content = file.read(most + 1)
+  if len(content) > most:
+    raise InputError(
+      f"{path} holds more than {most:,} bytes, which is too much for its size. Its JSON is "
+      "read at once: decompress it, or give JSON lines."
+    )
   try:
     articles = json.loads(content)["data"]
     for article in articles:

@@ -57,7 +57,7 @@ def _tokenised(
       tally["too_short"] += is_short
       if is_short:
         continue
-    (ids,) = encoder.tokenizer.encode([text])
+    (ids,) = encoder.encode([text])
     if not ids:  # such as a zero-width space
       continue
     tally["documents_used"] += 1

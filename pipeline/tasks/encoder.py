@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 
 from packing import InputError
 from pipeline.settings import DatasetSettings
 from pipeline.tokenizer import CLS, SEP, Tokenizer
+
+SPECIAL_IN_TEXT = "texts_with_special_tokens"  # in a tally
+
+
+def about_special_tokens(count: int) -> str:
+  """What to know if texts have special tokens."""
+  return (
+    f"{count:,} texts have special tokens such as {SEP}. They are split like other text; "
+    "transformers makes them the special tokens, so a model trained there differs."
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +42,21 @@ class Encoder:
   @property
   def sep(self) -> int:
     return self.tokenizer.id_of(SEP)
+
+  def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text; raises as `Tokenizer.encode`."""
+    self._count_special(texts)
+    return self.tokenizer.encode(texts)
+
+  def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Token ids of a text and their places; raises as `Tokenizer.encode_with_offsets`."""
+    self._count_special([text])
+    return self.tokenizer.encode_with_offsets(text)
+
+  def _count_special(self, texts: Sequence[str]):
+    found = sum(1 for text in texts if self.tokenizer.typed_special_token(text))
+    if found:  # so that a tally without any has no such count
+      self.tally[SPECIAL_IN_TEXT] += found
 
   def count_too_long(
     self, what: str, length: int, most: int, *, choices: str = "truncate or split"

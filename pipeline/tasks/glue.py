@@ -104,7 +104,7 @@ def unlabelled_sequences(
   label = [False] * len(labels) if encoder.settings.task == MULTI_LABEL else 0
   while batch := list(itertools.islice(documents, _EXAMPLES)):
     texts = [sentences(document, encoder.settings) for document in batch]
-    flat = iter(encoder.tokenizer.encode([text for parts in texts for text in parts]))
+    flat = iter(encoder.encode([text for parts in texts for text in parts]))
     for document, parts in zip(batch, texts, strict=True):
       sequence = _sequence([next(flat) for _ in parts], document, encoder)
       yield document, [sequence._replace(sequence_label=label)]

@@ -66,7 +66,7 @@ def sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Record]:
   documents = iter(shard.documents)
   while batch := list(itertools.islice(documents, _EXAMPLES)):
     found = [texts(document, encoder.settings) for document in batch]
-    flat = iter(encoder.tokenizer.encode([text for parts in found for text in parts]))
+    flat = iter(encoder.encode([text for parts in found for text in parts]))
     for document, parts in zip(batch, found, strict=True):
       yield _record([next(flat) for _ in parts], document, encoder)
 

@@ -99,7 +99,7 @@ def _tokenised(shard: DocumentShard, encoder: Encoder, *, most: int) -> Iterator
   split = encoder.settings.too_long == "split"
   for document in shard.documents:
     sentences: list[Sequence[int]] = []
-    for ids in encoder.tokenizer.encode(sentences_of(document, encoder.settings)):
+    for ids in encoder.encode(sentences_of(document, encoder.settings)):
       if len(ids) > most:
         encoder.count_too_long(f"{document.where}: A sentence", len(ids), most)
       length = most if split else max(len(ids), 1)

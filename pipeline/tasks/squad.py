@@ -128,15 +128,15 @@ def _windows(
     span: start and end of the answer to learn, in characters; None for no answer.
     encoder: how to make sequences.
   """
-  settings, tokenizer, tally = encoder.settings, encoder.tokenizer, encoder.tally
+  settings, tally = encoder.settings, encoder.tally
   asked, context = texts(document, settings)
   name = str(document.fields["id"])
-  (question,) = tokenizer.encode([asked])
+  (question,) = encoder.encode([asked])
   longest, stride = limits(settings.max_sequence_length)
   if len(question) > longest:
     tally["truncated_questions"] += 1
     question = question[:longest]
-  ids, offsets = tokenizer.encode_with_offsets(context)
+  ids, offsets = encoder.encode_with_offsets(context)
   if not ids:
     tally["empty_contexts"] += 1  # no window, so no score counts the question
     return

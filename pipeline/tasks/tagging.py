@@ -112,7 +112,7 @@ def _windows(
   if not words:
     encoder.tally["empty_sentences"] += 1
     return
-  ids, offsets = encoder.tokenizer.encode_with_offsets(" ".join(words))
+  ids, offsets = encoder.encode_with_offsets(" ".join(words))
   starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
   # By its last character, since a piece may begin with a space.
   last = np.array([end for _, end in offsets], np.int64) - 1

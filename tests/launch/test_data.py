@@ -16,6 +16,7 @@ from launch.plans import make_plan
 from packing import InputError
 from pipeline.__main__ import main
 from pipeline.settings import DatasetSettings
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import tfds_data
 from tests.prepared import contents, needs_beam
 
@@ -85,6 +86,23 @@ def test_a_run_without_held_out_documents_is_refused_before_any_work(tmp_path):
   pipeline.prepare(tmp_path / "d", DatasetSettings(WIKIPEDIA, 41, vocab_size=100))
   with pytest.raises(InputError, match=r"Prepare it in another folder, with held_out_f"):
     prepare_dataset(config_for(tmp_path / "d", source="prepared"))
+
+
+@pytest.mark.parametrize(("label", "refused"), [(1, False), (-100, True), (2, True)])
+def test_labels_that_next_sentences_cannot_have_are_refused(tmp_path, label, refused):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"input_ids": [7, 8], "label": 0}\n' * 20)
+  held_out = tmp_path / "b.jsonl"
+  held_out.write_text(f'{{"input_ids": [7, 8], "label": {label}}}\n')
+  (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"abcdef"]))
+  data = {"source": str(path), "held_out_source": str(held_out), "task": "tokens"}
+  data |= {"vocab_file": str(tmp_path / "vocab.txt")}
+  config = config_for(tmp_path / "d", **data)
+  if refused:
+    with pytest.raises(InputError, match=rf"sequence 0 has the label {label}; expected 0"):
+      prepare_dataset(config)
+  config.model.next_sentence = not refused
+  assert len(prepare_dataset(config).held_out) == 1
 
 
 def test_without_a_depth_the_advised_one_is_taken(tmp_path):

@@ -1,5 +1,6 @@
 """Examples without labels: the same tokens as for training, from any source."""
 
+import collections
 import io
 import json
 import sys
@@ -11,6 +12,7 @@ from pipeline.prediction.examples import examples_of, read_examples
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.tasks import glue
+from pipeline.tasks.encoder import about_special_tokens
 from pipeline.tokenizer import Tokenizer
 from tests.pipeline.tasks.making import VOCABULARY
 
@@ -75,6 +77,16 @@ def test_a_text_in_memory_is_read_as_a_line_of_a_file(tmp_path, tokenizer):
   message = "sentence 1 has 3 texts separated by tabs; expected 1 or 2"
   with pytest.raises(InputError, match=message):
     list(examples_of(["a", "a\tb\tc"], settings_of("classification"), tokenizer))
+
+
+def test_special_tokens_in_a_text_are_text_and_counted(tmp_path, tokenizer):
+  path = tmp_path / "lines.txt"
+  path.write_text("a [SEP] b\na\n[MASK] [CLS] a\n")
+  tally = collections.Counter()
+  found = list(read_examples(str(path), settings_of("regression"), tokenizer, tally))
+  assert words(found[0]) == ["[CLS] a [UNK] [UNK] [UNK] b [SEP]"]
+  assert tally["texts_with_special_tokens"] == 2
+  assert about_special_tokens(2).startswith("2 texts have special tokens such as [SEP].")
 
 
 @pytest.mark.parametrize(

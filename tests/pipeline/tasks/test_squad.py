@@ -1,11 +1,14 @@
 """Windows of questions and decoded answers, compared with plain loops and counts."""
 
+import gzip
+
 import numpy as np
 import pytest
 
 import pipeline
 from packing import InputError
-from pipeline.tasks import squad
+from pipeline.sources import textfiles
+from pipeline.tasks import registry, squad
 from pipeline.tokenizer import Tokenizer
 from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY
 from tests.pipeline.tasks.test_squad_reference import by_bert_rule
@@ -55,6 +58,19 @@ def test_squad_windows_cover_the_context_and_hold_the_answer(ask):
       assert window["answers"] == [answer]
     assert held == ({answer} if len(answer) < 20 else set())
   assert dataset.manifest["counts"]["train"]["windows_without_answer"] > 0
+
+
+def test_a_file_that_expands_too_far_is_refused_before_it_is_read_whole(tmp_path):
+  path = tmp_path / "bomb.json.gz"
+  with gzip.open(path, "wb", compresslevel=9) as file:
+    file.write(b'{"data": [')
+    for _ in range(110):
+      file.write(b" " * 2**20)
+    file.write(b"]}")
+  assert path.stat().st_size < 2**18
+  fields = registry.TASKS["squad"].document_fields(pipeline.DatasetSettings("", 8))
+  with pytest.raises(InputError, match=r"holds more than 104,857,600 bytes.*decompress it"):
+    list(textfiles.read_squad(path, fields))
 
 
 def test_an_answer_of_which_no_token_is_left_is_counted(ask):

@@ -202,7 +202,7 @@ def test_classes_of_sentences_are_found_too(make):
     (
       {"tags": ["O", -100]},
       {},
-      r"line 2: tags -100 marks what has no class. Leave it out",
+      r"line 2: tags -100 marks what has no class. Leave it out with its word",
     ),
     ({"tags": ["O", "Z"]}, {"labels": "O,B-LOC,B-PER,I-PER"}, r"line 2: tag is 'Z'"),
     ({}, {"too_long": "error", "max_sequence_length": 5}, r"The sentence has 6 tokens"),
