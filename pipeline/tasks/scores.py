@@ -196,7 +196,8 @@ def score_tags(
   """Accuracy of the words' tags, each word once; also scores of the entities they mark.
 
   An entity is right if its kind and both ends are. `score` is then F1, of all entities
-  together, otherwise the accuracy.
+  together, otherwise the accuracy. `strict_f1` counts only entities whose tags follow the
+  scheme, as `tagging.strict_entities`.
 
   Args:
     store: windows of sentences.
@@ -210,21 +211,39 @@ def score_tags(
     Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419; conlleval, seqeval.
   """
   has_entities = tagging.mark_entities(labels)
-  words = hits = right = expected = predicted = 0
+  words = hits = 0
+  true, said = [], []  # the tags of each sentence
   for windows, logits in squad.questions(store.records(), outputs):
     marks, found = tagging.of_words([w["token_labels"] for w in windows], logits)
     tags = found.argmax(axis=1)
     words += marks.size
     hits += int((tags == marks).sum())
-    if has_entities:
-      truth, said = (tagging.entities(labels[n] for n in x) for x in (marks, tags))
-      right += len(truth & said)
-      expected += len(truth)
-      predicted += len(said)
+    true.append([labels[n] for n in marks])
+    said.append([labels[n] for n in tags])
   accuracy = hits / max(words, 1)
   if not has_entities:
     return {"score": accuracy, "accuracy": accuracy}
-  f1 = 2 * right / max(predicted + expected, 1)
-  precision, recall = right / max(predicted, 1), right / max(expected, 1)
-  entities = {"precision": precision, "recall": recall, "f1": f1}
-  return {"score": f1, **entities, "accuracy": accuracy}
+  scheme = tagging.find_scheme(true, labels)
+  found = _score_entities(true, said, tagging.entities)
+  strict = functools.partial(tagging.strict_entities, scheme=scheme)
+  strict_f1 = _score_entities(true, said, strict)["f1"]
+  return {"score": found["f1"], **found, "strict_f1": strict_f1, "accuracy": accuracy}
+
+
+def _score_entities(
+  true: Sequence[list[str]],
+  said: Sequence[list[str]],
+  entities: Callable[[list[str]], set[tuple[str, int, int]]],
+) -> dict[str, float]:
+  """Precision, recall and F1 of the entities in the tags of each sentence."""
+  right = expected = predicted = 0
+  for pair in zip(true, said, strict=True):
+    there, found = map(entities, pair)
+    right += len(there & found)
+    expected += len(there)
+    predicted += len(found)
+  return {
+    "precision": right / max(predicted, 1),
+    "recall": right / max(expected, 1),
+    "f1": 2 * right / max(predicted + expected, 1),
+  }

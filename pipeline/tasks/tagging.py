@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,15 @@ from pipeline.tasks import glue, squad
 from pipeline.tasks.encoder import Encoder
 
 _SPECIAL_TOKENS = 2  # [CLS] window [SEP]
+# By scheme, the entities among the prefixes of neighbouring words of one kind. BILOU has
+# other letters for those of BIOES.
+SCHEMES = {
+  "IOB1": "(?!^)BI*|I+",  # B only right after an entity of the same kind
+  "IOB2": "BI*",
+  "IOE1": "(I+|(?<=E))E(?!$)|I+$",  # E only right before an entity of the same kind
+  "IOE2": "I*E",
+  "BIOES": "S|BI*E",
+}
 
 
 class TaggedWindow(NamedTuple):
@@ -207,8 +217,7 @@ def entities(tags: Iterable[str]) -> set[tuple[str, int, int]]:
   found = set()
   before, kind, start = "O", "", 0
   for place, tag in enumerate([*tags, "O"]):
-    prefix, _, name = tag.partition("-")
-    prefix = {"L": "E", "U": "S"}.get(prefix, prefix)  # BILOU's names for BIOES
+    prefix, name = _parts(tag)
     ends = before != "O" and (before in "ES" or prefix in "BSO" or name != kind)
     if ends:
       found.add((kind, start, place))
@@ -216,3 +225,63 @@ def entities(tags: Iterable[str]) -> set[tuple[str, int, int]]:
       start = place
     before, kind = prefix, name
   return found
+
+
+def find_scheme(sentences: Iterable[Sequence[str]], names: Sequence[str]) -> str:
+  """The scheme that tags follow, a key of `SCHEMES`.
+
+  Whether B begins each entity, or E ends it, is as in most of the sentences.
+
+  Args:
+    sentences: the tags of each.
+    names: all tags; `mark_entities` of them is true.
+
+  Example:
+    >>> find_scheme([["I-A", "B-A", "O"]], ["O", "B-A", "I-A"])
+    'IOB1'
+  """
+  letters = {_parts(name)[0] for name in names}
+  if "S" in letters or {"B", "E"} <= letters:
+    return "BIOES"
+  runs = [run for tags in sentences for _, _, run in _runs(tags)]
+  if "E" in letters:
+    return "IOE2" if 2 * sum(run.endswith("E") for run in runs) > len(runs) else "IOE1"
+  return "IOB2" if 2 * sum(run.startswith("B") for run in runs) > len(runs) else "IOB1"
+
+
+def strict_entities(tags: Sequence[str], scheme: str) -> set[tuple[str, int, int]]:
+  """Kind, first word and end of each entity whose tags all follow a scheme.
+
+  Example:
+    >>> strict_entities(["B-A", "I-A", "I-A", "O", "I-B"], "IOB2")
+    {('A', 0, 3)}
+    >>> sorted(strict_entities(["B-A", "E-A", "B-A", "I-A", "S-B"], "BIOES"))
+    [('A', 0, 2), ('B', 4, 5)]
+
+  References:
+    seqeval 1.2.2, its strict mode.
+  """
+  return {
+    (kind, start + match.start(), start + match.end())
+    for kind, start, run in _runs(tags)
+    for match in re.finditer(SCHEMES[scheme], run)
+  }
+
+
+def _runs(tags: Sequence[str]) -> list[tuple[str, int, str]]:
+  """Kind, first word and prefixes of each run of neighbouring words of one kind."""
+  runs, start = [], 0
+  for (outside, kind), group in itertools.groupby(
+    map(_parts, tags), key=lambda parts: (parts[0] == "O", parts[1])
+  ):
+    run = "".join(prefix for prefix, _ in group)
+    if not outside:
+      runs.append((kind, start, run))
+    start += len(run)
+  return runs
+
+
+def _parts(tag: str) -> tuple[str, str]:
+  """The prefix of a tag, by BIOES's letters, and its kind."""
+  prefix, _, kind = tag.partition("-")
+  return {"L": "E", "U": "S"}.get(prefix, prefix), kind
