@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -66,6 +67,7 @@ class PackedIterableDataset(IterableDataset):
     self._copied_in = 0, 1  # the rank of the process that a spawned worker comes from
     self._options = {"row_length": row_length, **options}
     self._resume: dict[str, Any] | None = None  # a state that no iterator has taken yet
+    self._loaded_in = os.getpid()  # the process of that state
     self._at = _Place(StreamPacker(**self._options))  # of the newest iterator
     self._was_read = False
 
@@ -119,6 +121,12 @@ class PackedIterableDataset(IterableDataset):
   def __iter__(self) -> Iterator[list[Any]]:
     at = _Place(StreamPacker(**self._options))
     if self._resume is not None:
+      if get_worker_info() is not None and self._loaded_in != os.getpid():
+        raise InputError(
+          "The state was loaded before the worker started, so each epoch would resume from "
+          "it. Use torchdata's StatefulDataLoader, which loads it in the workers, or "
+          "num_workers=0."
+        )
       self._restore(at, self._resume)  # a state that is refused stays loaded
       at.resumed, self._resume = self._resume, None
     self._at = at  # now, since a loader may ask for the state before the first pack
@@ -177,7 +185,7 @@ class PackedIterableDataset(IterableDataset):
     """
     if not isinstance(state, dict) or set(state) != _FIELDS:
       raise InputError("Expected a state of PackedIterableDataset, found another.")
-    self._resume = state
+    self._resume, self._loaded_in = state, os.getpid()
 
   def _restore(self, at: _Place, state: dict[str, Any]):
     shard = list(self._shard())

@@ -415,6 +415,20 @@ def test_a_worker_that_has_ended_its_shard_does_not_read_it_again():
   assert rest == whole[1][middle:] + whole[1]
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_state_loaded_before_the_workers_start_is_refused(method):
+  """Each epoch has new workers, which would all resume from it."""
+  before = make_stream()
+  packs = iter(before)
+  next(packs)
+  after = make_stream()
+  after.load_state_dict(before.state_dict())
+  loader = DataLoader(after, batch_size=None, num_workers=1, multiprocessing_context=method)
+  with pytest.raises(packing.InputError, match=r"loaded before the worker started"):
+    next(iter(loader))
+  assert list(DataLoader(after, batch_size=None)) == list(packs)
+
+
 class Stateful:
   """A stream that knows where it is, and fails if it is read from the start again."""
 
