@@ -2,10 +2,10 @@
 
   python -m experiments.publish
 
-For maintainers, after a full `make reproduce`, or `python -m experiments.NAME` where NAME
-is atom_size, contamination or finetuning. Publishes the parts and the finished runs
-(`lab.records`) that --workdir has. All statements, also of other parts, are judged again
-from the numbers that they hold. Writes docs/reproduction, docs/NAME and
+Maintainers run this after a full `make reproduce`, or after `python -m experiments.NAME`
+where NAME is atom_size, contamination or finetuning. It publishes the parts and the
+finished runs (`lab.records`) that --workdir has. It judges all statements again, also those
+of other parts, from the numbers that they hold. It writes docs/reproduction, docs/NAME and
 experiments/README.md.
 To copy published runs to where the commands look for them:
 
@@ -107,7 +107,7 @@ These commands write the files of `docs/measured/`:
 - `training_xeon.json`: the command that
   [speed.md](../docs/speed.md#compared-with-other-software) names
 - `verify.json`: `python -m model verify --json > results/verify.json`
-- `load_balance.json`, `sharded_step.json` and `skipping.json`: the studies of `load_balance`
+- `load_balance.json`, `sharded_step.json`, `skipping.json`: the studies of `load_balance`
 """
 
 
