@@ -297,43 +297,42 @@ def check(implementation: str, needs: Needs):
       f"attention_impl is {implementation!r}; expected {', '.join(IMPLEMENTATIONS)}."
     )
   kernel, device = KERNELS[implementation], jax.local_devices()[0]
-  if not runs_here(implementation):
-    here = device.platform.upper()
-    if device.platform == kernel.platform == "gpu":
-      here += f" ({device.device_kind} of compute capability {compute_capability(device)})"
-    raise AttentionError(
-      f"attention_impl={implementation} runs only on {kernel.runs_on}; this is a {here}. "
-      "Set attention_impl=auto or attention_impl=xla."
-    )
+  here = device.platform.upper()
+  if device.platform == kernel.platform == "gpu":
+    here += f" ({device.device_kind} of compute capability {compute_capability(device)})"
   requirements = (
     (
       not needs.spec.dropout_rate,
-      f"an attention dropout of 0, found {needs.spec.dropout_rate}. Set "
+      f"needs an attention dropout of 0, found {needs.spec.dropout_rate}. Set "
       "attention_dropout_rate=0",
     ),
     (
       kernel.takes_bias or needs.spec.slopes is None,
-      "scores without a bias, found ALiBi's. Set positions=learned",
+      "needs scores without a bias, found ALiBi's. Set positions=learned",
+    ),
+    (
+      runs_here(implementation),
+      f"runs only on {kernel.runs_on}; this is a {here}. Set attention_impl=auto",
     ),
     (
       needs.dtype in kernel.dtypes,
-      f"{' or '.join(kernel.dtypes)}, found {needs.dtype}. Set dtype=bfloat16",
+      f"needs {' or '.join(kernel.dtypes)}, found {needs.dtype}. Set dtype=bfloat16",
     ),
     (
       needs.head_size % kernel.head_multiple == 0,
-      f"a head size that is a multiple of {kernel.head_multiple}, found "
+      f"needs a head size that is a multiple of {kernel.head_multiple}, found "
       f"{needs.head_size}. Set another hidden_size or num_heads",
     ),
     (
       needs.row_length % kernel.row_multiple == 0,
-      f"a row length that is a multiple of {kernel.row_multiple} tokens, found "
+      f"needs a row length that is a multiple of {kernel.row_multiple} tokens, found "
       f"{needs.row_length}. Set another row length",
     ),
   )
   for is_met, requirement in requirements:
     if not is_met:
       raise AttentionError(
-        f"attention_impl={implementation} needs {requirement}, or attention_impl=xla."
+        f"attention_impl={implementation} {requirement}, or attention_impl=xla."
       )
 
 
