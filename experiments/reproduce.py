@@ -36,6 +36,7 @@ PARTS = {
   "model_changes": "section_3_model_changes",
   "unpadding_estimate": "figures_5_6_unpadding",
   "speedups": "table_2_speedups",
+  "compiled_steps": "section_c_compiled_steps",
   "greedy_and_sort": "table_1_greedy_and_sort",
   "learning_curves": "figures_3_4_15_to_17_curves",
   "adjustments": "section_3_3_adjustments",
