@@ -208,7 +208,7 @@ CHANGES: dict[str, tuple] = {
   "packing.max_sequences_per_pack": (2, batch_of),
   "packing.row_length": (97, batch_of),
   "packing.balance": ("devices", batch_of),
-  "packing.adjust": ("reduce_batch", recipe_of),
+  "packing.adjust": ("lamb_betas", recipe_of),
   "model.family": ("modern_bert", model_of, {"model.next_sentence": False}),
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
