@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 import time
 
@@ -87,7 +88,8 @@ def reproduce(options: argparse.Namespace) -> int:
       data=options.data,
     )
     try:
-      parts.make(module.exhibits, part)
+      by_and_by = inspect.isgeneratorfunction(module.exhibits)
+      (parts.make_by_and_by if by_and_by else parts.make)(module.exhibits, part)
     except (Stopped, *parts.MISTAKES) as error:
       failures[name] = str(error)
       _say(f"{title}: failed: {error}")

@@ -1,4 +1,4 @@
-"""Products of linear layers and of the vocabulary: custom gradients; XLA's are slow."""
+"""Products of linear layers and of the vocabulary, whose gradients XLA does not do well."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Tokenizer:
 
   @property
   def warning(self) -> str:
-    """A warning about casing, to show before text is split; "" for none."""
+    """What a user should know before text is split; "" for nothing."""
     words = set(self.vocabulary) - _CONTROL
     if self.by_json or not any(word != word.lower() for word in words):
       return ""

@@ -29,7 +29,7 @@ class Measurement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Coefficients:
-  """Fitted time per step, row and token, in seconds.
+  """What a device spends, in seconds.
 
   Attributes:
     step: on each step, whatever is in it.

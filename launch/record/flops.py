@@ -159,7 +159,7 @@ class Peak:
 
 
 class Cost(NamedTuple):
-  """What a step has to compute, and the devices' peak rate.
+  """What a step has to compute, and what the devices could.
 
   Attributes:
     packs: rows, over all devices.

@@ -121,7 +121,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelComparison:
+class Beside:
   """An implementation compared with XLA's attention in float32, for outputs and gradients.
 
   Attributes:
@@ -189,7 +189,7 @@ def verify(
 def quick(
   show: Callable[[list], Iterator] = iter,
   dtypes: Sequence[str] = ("float32", "bfloat16"),
-) -> tuple[list[Row], list[KernelComparison]]:
+) -> tuple[list[Row], list[Beside]]:
   """The implementations that this device has, in these dtypes.
 
   One head is verified, with one layer, and attention alone is compared with XLA's. Rows
@@ -210,22 +210,22 @@ def quick(
   workers = os.cpu_count() if jax.default_backend() == "cpu" else 1
   with concurrent.futures.ThreadPoolExecutor(workers) as threads:
     rows = [threads.submit(verify_case, QUICK_HEAD, *pair, num_layers=1) for pair in pairs]
-    comparisons = [
-      threads.submit(compare_with_xla, *pair, length)
+    besides = [
+      threads.submit(beside_xla, *pair, length)
       for pair in pairs
       for length in QUICK_LENGTHS
       if pair[0] != "xla"
     ]
-    for case in show([*rows, *comparisons]):
+    for case in show([*rows, *besides]):
       concurrent.futures.wait([case])
-  return [row.result() for row in rows], [one.result() for one in comparisons]
+  return [row.result() for row in rows], [beside.result() for beside in besides]
 
 
-def compare_with_xla(
+def beside_xla(
   implementation: str, dtype: str, row_length: int, head_size: int = 64
-) -> KernelComparison:
+) -> Beside:
   """Compares a kernel with XLA's attention; BERT's heads have 64 numbers."""
-  case = KernelComparison(implementation, dtype, row_length)
+  case = Beside(implementation, dtype, row_length)
   try:
     needs = kernels.Needs(dtype, head_size=head_size, row_length=row_length)
     size = attention.difference_from_xla(implementation, needs)
@@ -374,9 +374,9 @@ def _cells(rows: list[Row]) -> dict[str, str]:
   }
 
 
-def comparison_table(comparisons: Sequence[KernelComparison]) -> str:
+def beside_table(besides: Sequence[Beside]) -> str:
   """The comparisons with XLA's attention as Markdown; "" for none."""
-  if not comparisons:
+  if not besides:
     return ""
   text = _markdown(
     [
@@ -387,10 +387,10 @@ def comparison_table(comparisons: Sequence[KernelComparison]) -> str:
         "difference from xla in float32": one.failed or f"{one.difference:.1e}",
         "": one.outcome,
       }
-      for one in comparisons
+      for one in besides
     ]
   )
-  if any(one.outcome == "refused" for one in comparisons):
+  if any(one.outcome == "refused" for one in besides):
     text += (
       "\n\nrefused: wrong on this device in such rows. attention_impl=auto takes another; "
       "by name it is an error."

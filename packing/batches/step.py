@@ -115,7 +115,7 @@ class _Dealt:
   def __init__(
     self, lengths, costs, pack_of, row_length: int, num_packs: int, devices: int
   ):
-    # The last entry is a dummy: exchanging with it moves a sequence.
+    # The last entry is no sequence: exchanging with it moves a sequence.
     self._lengths, self._costs = np.append(lengths, 0), np.append(costs, 0.0)
     self.pack_of = pack_of
     self._devices, self._each = devices, num_packs // devices

@@ -321,14 +321,9 @@ def _check_sources(
     except InputError:
       continue  # gone, but a finished dataset does not need it
     if now["sha256"] != before["sha256"]:
-      changes = [
-        f"{before[unit]:,} -> {now[unit]:,} {unit}"
-        for unit in ("files", "bytes")
-        if before[unit] != now[unit]
-      ] or ["other names or sizes of files"]
       raise InputError(
-        f"{specs[split]} has changed since this dataset was prepared "
-        f"({', '.join(changes)}). Set another --config.data.directory or --out."
+        f"{specs[split]} had {before['files']} files with {before['bytes']:,} bytes; now "
+        f"{now['files']} with {now['bytes']:,}. Name another folder."
       )
     written = (dataset.directory / MANIFEST).stat().st_mtime_ns
     inputs = [entry for partition in partitions for entry in partition.inputs()]

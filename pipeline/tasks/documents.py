@@ -113,7 +113,7 @@ def _pieces(
 
 
 def _check_tokens(document: Document, tokenizer: Tokenizer):
-  """Rejects anything but a list of tokens without padding."""
+  """Refuses what is no list of tokens, or has padding."""
   where, ids = document.where, document.fields["input_ids"]
   if not isinstance(ids, list) or not all(type(n) is int for n in ids):
     raise InputError(
