@@ -306,7 +306,8 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe():
   same["clip_norm"] = 0.7
   warmup = {"warmup_steps": round(2 * packing_factor), "learning_rate": 0.3}
   steps = {"steps": round(6 * packing_factor)}
-  config = get_config(optimizer=betas | same | warmup, train=steps)
+  adjust = {"adjust": "lamb_betas"}
+  config = get_config(optimizer=betas | same | warmup, train=steps, packing=adjust)
   _, recipe = resolve(config, packing_factor=packing_factor)
   with jax.enable_x64(True):
     optimizer = make_optimizer(config, recipe)
