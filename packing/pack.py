@@ -72,7 +72,7 @@ def pack(
   *,
   max_sequence_length: int | None = None,
   algorithm: str = "auto",
-  max_sequences_per_pack: int | str | None = "auto",
+  max_sequences_per_pack: int | str | None = None,
   row_length: int | None = None,
   length_multiple: int = 1,
   separator_tokens: int = 0,
@@ -88,8 +88,9 @@ def pack(
       otherwise that of the histogram.
     algorithm: a name from `ALGORITHMS`. The default, "auto", tries heuristics. If they miss
       the bound, it looks for the optimum for about two seconds of a core.
-    max_sequences_per_pack: the depth limit. "auto" chooses the smallest limit that costs at
-      most 0.5 % more packs; see `choose_depth`. None or "max" sets no limit.
+    max_sequences_per_pack: the depth limit; None or "max" sets none. "auto" chooses the
+      smallest limit that costs at most 0.5 % more packs; see `choose_depth`. It is worth
+      its price where each slot of a row costs, as in `train.py`, whose default it is.
     row_length: tokens of a row, at least those of the longest sequence. None for the
       histogram's maximum sequence length, rounded up to the multiple if necessary.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
