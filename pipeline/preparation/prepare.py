@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 
 from packing import InputError
@@ -30,6 +31,7 @@ from pipeline.tokenizer import Tokenizer
 
 MAX_CLASSES = 1000  # that are found in the data
 _LOCK = ".lock"
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 
 
 def prepare(
@@ -77,9 +79,13 @@ def prepare(
     vocabulary.id_of(token)  # type: ignore[union-attr]
   if task.names_labels and not settings.labels:
     names = find_classes(sources[TRAIN], fields, settings.task)
+    if not names:
+      what = "class in its records" if settings.task == glue.MULTI_LABEL else "records"
+      raise InputError(f"{settings.source} has no {what}. Name another source.")
     if len(names) < 2:
-      only = ", ".join(map(repr, names)) or "none"
-      raise InputError(f"{settings.source} has only the class {only}; expected several.")
+      raise InputError(
+        f"{settings.source} has only the class {names[0]!r}; expected several."
+      )
     settings = dataclasses.replace(settings, labels=json.dumps(names, ensure_ascii=False))
     task, settings = find_task(settings)
     print(f"{len(names)} classes in {settings.source}: {', '.join(names)}", file=sys.stderr)
@@ -131,13 +137,14 @@ def find_classes(
   also those of no document.
 
   Raises:
-    InputError: a value cannot name a class, there are more than `MAX_CLASSES`, files
-      declare different classes, or each document lists all of several classes, as
-      `[0, 1]` and `[1, 0]` do.
+    InputError: a value cannot name a class, two look alike, there are more than
+      `MAX_CLASSES`, files declare different classes, or each document lists all of several
+      classes, as `[0, 1]` and `[1, 0]` do.
   """
   partitions = list(partitions)
   (field,) = set(fields.classes) & set(fields.required)
   names, kinds, fewest = set[str](), set[bool](), MAX_CLASSES
+  alike: dict[str, str] = {}
   for document in itertools.chain.from_iterable(part.read() for part in partitions):
     value = document.fields[field]
     if field == "label":
@@ -158,6 +165,12 @@ def find_classes(
           "or numbers everywhere."
         )
       names.add(str(one))
+      other = alike.setdefault(_as_seen(str(one)), str(one))
+      if other != str(one):
+        raise InputError(
+          f"{document.where}: {field} {one!a} looks like {other!a} before it. "
+          "Spell them alike; if they are two classes, name all classes with labels."
+        )
     if len(names) > MAX_CLASSES:
       raise InputError(
         f"{document.where}: {field} has over {MAX_CLASSES} values. Set labels or columns."
@@ -186,6 +199,17 @@ def find_classes(
   numbered = all(name.isdecimal() for name in names)
   # 007 and 7 are one number; their texts, too, decide.
   return sorted(names, key=lambda name: (int(name) if numbered else 0, name))
+
+
+def _as_seen(name: str) -> str:
+  """A name without what nobody sees: spaces around it, and how its accents are encoded.
+
+  Example:
+    >>> _as_seen(" cafe\u0301\xa0") == _as_seen("caf\xe9")
+    True
+  """
+  visible = unicodedata.normalize("NFC", name).translate(_INVISIBLE)
+  return " ".join(visible.split())
 
 
 def _specs(settings: DatasetSettings) -> dict[str, str]:

@@ -109,6 +109,13 @@ def test_names_that_do_not_fit_are_refused(make, task, settings, message):
     make(task, [{"sentence": "a", "label": 0}], **settings)
 
 
+def test_a_file_without_records_says_so(make):
+  with pytest.raises(InputError, match=r"rows.jsonl has no records. Name another source"):
+    make("classification", [])
+  with pytest.raises(InputError, match=r"rows.jsonl has no class in its records"):
+    make("multi_label", [{"sentence": "a", "label": []}])
+
+
 @pytest.mark.parametrize(
   ("names", "found"),
   [
