@@ -278,7 +278,8 @@ def _fields_of(
     values = [as_array(example[name]) for example in pack]
     if (found := [len(x) if x.ndim == 1 else x.shape for x in values]) != lengths:
       raise InputError(
-        f"{name} has {found} values in the sequences of a pack; expected {lengths}."
+        f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
+        "for each token."
       )
     padding = IGNORED if name in LABELS else 0
     fields[name] = _filled(

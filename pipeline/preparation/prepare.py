@@ -330,7 +330,7 @@ def _check_sources(
 
   The standard library is not compared, since it changes with each patch of Python.
   """
-  specs = _specs(settings)
+  specs, directory = _specs(settings), dataset.directory
   for split, before in dataset.manifest["source"].items():
     if specs[split].partition(":")[0] == "stdlib":
       continue
@@ -340,15 +340,21 @@ def _check_sources(
     except InputError:
       continue  # gone, but a finished dataset does not need it
     if now["sha256"] != before["sha256"]:
+      changes = [
+        f"{before[unit]:,} {unit} then, {now[unit]:,} now"
+        for unit in ("files", "bytes")
+        if before[unit] != now[unit]
+      ]
       raise InputError(
-        f"{specs[split]} had {before['files']} files with {before['bytes']:,} bytes; now "
-        f"{now['files']} with {now['bytes']:,}. Name another folder."
+        f"{specs[split]} has changed since {directory} was prepared "
+        f"({', '.join(changes) or 'other names of files'}). Name another folder for a new "
+        "dataset, or restore the source."
       )
-    written = (dataset.directory / MANIFEST).stat().st_mtime_ns
+    written = (directory / MANIFEST).stat().st_mtime_ns
     inputs = [entry for partition in partitions for entry in partition.inputs()]
     if later := [name for name, _, changed in inputs if changed > written]:
       print(
-        f"WARNING: {later[0]} changed after {dataset.directory} was prepared, which keeps "
+        f"WARNING: {later[0]} changed after {directory} was prepared, which keeps "
         "what it had. To prepare it again, name another folder.",
         file=sys.stderr,
       )

@@ -92,8 +92,8 @@ class DocumentFields:
       if name not in read and re.fullmatch(self.similar, name):
         field = "FIELD" if name.lower().startswith("pos") else self.optional[0]
         raise InputError(
-          f"{where} has {name!r}, which is not read. Name it with columns "
-          f'"{field}={name}", or remove it.'
+          f"{where} has {name!r}, which is not read. Name it with --columns "
+          f"'{field}={name}' (config.data.columns in a run), or remove it."
         )
 
 
@@ -158,7 +158,8 @@ def missing(
     remedy: what to do; by default, to name the right column.
   """
   there = ", ".join(f"{name!r}{note}" for name, note in found.items()) or "nothing"
-  remedy = remedy or f'Name the right one with columns "{field}=NAME".'
+  named = f"--columns {field}=NAME"
+  remedy = remedy or f"Name the right one: {named} (config.data.columns in a run)."
   for name in found:
     if name.strip() == column:
       remedy = f"Remove the spaces from {name!r}."

@@ -31,6 +31,7 @@ _COLUMNS = {"tokens": 0, "tags": -1}  # first and last
 # In CoNLL-U, of several words and of words that only the syntax has: 1-2 and 1.1.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 _FIRST_NUMBER = re.compile(r"[01]([-.]\d+)?")
+_CONVERT = "Convert it, such as by iconv -f WINDOWS-1252 -t UTF-8"
 _COMMENT = re.compile(r"#\s+(\S+\s+=(\s|$)|new(doc|par)\b)")
 Lines = Iterable[tuple[int, str]]  # with their numbers, from 1
 
@@ -213,16 +214,16 @@ def _check_words(words: list[str], width: int, where: str):
   """Refuses what is not the words of a sentence: their numbers, or the text's name."""
   if width > 2 and len(words) > 2 and len(set(words)) == 1:  # CoNLL-2012's first column
     raise InputError(
-      f"{where}: the first column has {short_repr(words[0])} for each word. Name the "
-      'columns of words and tags, counted from 0, such as columns "tokens=3,tags=4".'
+      f"{where}: the first column has {short_repr(words[0])} for each word. Name those of "
+      "words and tags, counted from 0, such as --columns tokens=3,tags=4."
     )
   numbers = [word for word in words if not _NO_WORD.fullmatch(word)]
   for start in (0, 1):
     if numbers == [str(n) for n in range(start, start + len(numbers))]:
       tags = 3 if width == 10 else max(width - 1, 2)  # of CoNLL-U, the parts of speech
       raise InputError(
-        f"{where}: the first column numbers the words. Name the columns of words and tags, "
-        f'counted from 0, such as columns "tokens=1,tags={tags}".'
+        f"{where}: the first column numbers the words. Name those of words and tags, "
+        f"counted from 0, such as --columns tokens=1,tags={tags}."
       )
 
 
@@ -256,9 +257,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   except InputError:  # which is a ValueError
     raise
   except UnicodeDecodeError as error:
-    raise InputError(
-      f"{path} is not UTF-8 at byte {error.start}. Convert it with iconv."
-    ) from error
+    raise InputError(f"{path} is not UTF-8 at byte {error.start}. {_CONVERT}.") from error
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
     raise InputError(f"{path} is not SQuAD's JSON ({error!r}). Use JSON lines.") from error
 
@@ -300,7 +299,7 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
       text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
       raise InputError(
-        f"{name}, line {number} is not UTF-8 at byte {error.start}. Convert it with iconv."
+        f"{name}, line {number} is not UTF-8 at byte {error.start}. {_CONVERT}."
       ) from error
     yield number, text
 

@@ -50,7 +50,10 @@ def texts(document: Document, settings: DatasetSettings) -> list[str]:
   found = [text_in(document, field) for field in fields]
   for field, text in zip(fields, found, strict=True):
     if not text.strip():
-      raise InputError(f"{document.where}: {field} is {short_repr(text)}; expected words.")
+      raise InputError(
+        f"{document.where}: {field} is {short_repr(text)}; expected words. Remove the "
+        "record."
+      )
   return found
 
 

@@ -352,7 +352,6 @@ REFUSED = [
   ("data.mask_rate", 1.0, "a fraction in"),
   ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
-  ("model.positions", "learned", "'alibi' with data.task=pretraining"),
   ("model.dtype", "float16", "auto, float32, bfloat16"),
   ("model.next_sentence", True, "False with data.task=sentences", "sentences"),
   ("model.size", "base", "tiny, mini, small, medium, large, xl, given", "gpt2"),
@@ -418,6 +417,25 @@ def test_bad_values_are_refused(field, value, expected, setting):
   check(config, num_devices=2)
   config.update_from_flattened_dict({field: value})
   with pytest.raises(ConfigError, match=rf"config\.{field} is {value!r}; .*{expected}"):
+    check(config, num_devices=2)
+
+
+@pytest.mark.parametrize(
+  ("field", "value", "message", "setting"),
+  [
+    ("model.positions", "learned", "has no effect with .*: only a GPT-2 .*. Leave", "base"),
+    ("data.atom_size", 64, r"Leave it out, or set --config.data.atom_size=0\.$", "base"),
+    ("model.next_sentence", True, r"\. Set --config.model.next_sentence=False\.$", "sent"),
+    ("train.steps", 0, r"Set it with --config.train.steps=\.\.\.$", "base"),
+    ("train.batch_size", 7, "of the 2 devices, such as 6 or 8. Set it with", "base"),
+    ("train.batch_size", 1, "of the 2 devices, such as 2. Set it with", "base"),
+  ],
+)
+def test_a_refusal_says_what_to_do(field, value, message, setting):
+  (config,) = (config for name, config in SETTINGS.items() if name.startswith(setting))
+  config = config.copy_and_resolve_references()
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(ConfigError, match=message):
     check(config, num_devices=2)
 
 

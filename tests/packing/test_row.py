@@ -81,6 +81,10 @@ def test_tokens_instead_of_sequences_are_refused(sequences):
     ([[{"input_ids": np.ones((1, 2), int)}]], r"array\(\[\[1, 1\]\]\) as input_ids"),
     ([[{"input_ids": [None, 1]}]], "object; expected integers"),
     ([[IDS | {"more": [[1], [2, 3]]}]], "object; expected integers"),
+    (
+      [[IDS | {"more": [1]}]],
+      r"more has \[1\] values .*expected \[2\], one for each token",
+    ),
     ([[IDS, IDS | {"label": None}]], "Examples differ in fields"),
     ([[IDS | {"label": None}]], "label is None; expected one number"),
   ],
@@ -208,6 +212,8 @@ def test_nobody_waits_in_steps_that_cost_nothing():
     (lambda: packing.waiting(np.ones((0, 2)), devices=2), "number of steps is 0"),
     (lambda: packing.waiting([[]], devices=2), "number of packs of a step is 0"),
     (lambda: packing.waiting([[1, -1]], devices=2), "costs hold -1"),
+    (lambda: packing.deal([1] * 7, 2), "7 packs; .* of 2, the devices, such as 6 or 8"),
+    (lambda: packing.deal([1], 2), "1 packs; .* multiple of 2, the devices, such as 2"),
   ],
 )
 def test_what_is_no_cost_is_refused(call, message):

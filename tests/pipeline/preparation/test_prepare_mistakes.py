@@ -40,7 +40,11 @@ BAD_FILES = {
   "no arrow": ("a.arrow", b"no arrow", "is not valid .arrow"),
   "a list": ("a.jsonl", b"[1]\n", "line 1 holds a list; expected an object. Convert an"),
   "an array": ("a.jsonl", b'[\n{"text": "a"}\n]', "Convert an array with jq -c '.[]'"),
-  "no field": ("a.jsonl", b'{"txt": "a"}\n', "line 1 has no 'text'; found 'txt'"),
+  "no field": (
+    "a.jsonl",
+    b'{"txt": "a"}\n',
+    "found 'txt'. Name the right one: --columns text=N",
+  ),
   "a number": ("a.jsonl", b'{"text": 3}\n', "text is 3; expected text"),
   "squad": ("a.json", b'{"data": 3}', "is read as SQuAD's JSON. Give JSON lines"),
 }

@@ -84,7 +84,11 @@ def test_scores_are_kept_and_the_longest_text_is_cut(make):
   [
     ("pairs", {"anchor": "a"}, "has no 'positive'"),
     ("pairs", {"anchor": "a", "positive": None}, "positive is None; expected text"),
-    ("pairs", {"anchor": " ", "positive": "b"}, "anchor is ' '; expected words"),
+    (
+      "pairs",
+      {"anchor": " ", "positive": "b"},
+      "anchor is ' '; expected words. Remove the",
+    ),
     ("pairs", {"anchor": "a", "positive": ""}, "positive is ''; expected words"),
     ("pairs", {"anchor": "a", "positive": "b", "negative": " "}, "negative is ' '"),
     ("pairs", {"anchor": "a", "positive": "b", "negative": ["c"]}, "expected text"),

@@ -195,8 +195,8 @@ def test_classes_of_sentences_are_found_too(make):
   [
     ({"tags": ["O"]}, {}, r"rows.jsonl, line 2 has 1 tags for 2 tokens"),
     ({"tags": "O O"}, {}, r"line 2 has tags 'O O' for 2 tokens"),
-    ({"tokens": 7}, {}, r"line 2: tokens is 7; expected words"),
-    ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected words"),
+    ({"tokens": 7}, {}, r"line 2: tokens is 7; expected a list of words"),
+    ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected a list of words"),
     ({"tokens": ["a", "\u200b"]}, {}, r"line 2: the word .*200b' has no tokens"),
     ({"tags": ["O", None]}, {}, r"line 2: tags is .* expected names of classes"),
     (
@@ -339,7 +339,11 @@ def test_classes_may_be_decimals(tmp_path, vocab_file):
     ("a X O\nb O\n", "tags=2", r"line 2 lacks a word or tag: 'b O'"),
     ("a X O\n\nb O\n", "", r"a.conll, line 3 has 2 columns; expected 3"),
     ("#b\na O\n", "", r"a.conll, line 1 lacks a word or tag: '#b'"),
-    ("0\ta\tO\n1\tb\tB-X\n", "", r"line 1: the first column numbers .*tokens=1,tags=2"),
+    (
+      "0\ta\tO\n1\tb\tB-X\n",
+      "",
+      r"line 1: the first column numbers .*--columns tokens=1,tags=2",
+    ),
     ("1 a O\n\n1 a O\n1.1 b O\n2 b X\n", "", r"line 3: the first column numbers"),
     (
       "x/y 0 1 a -\nx/y 0 2 b -\nx/y 0 3 c (1\n",
