@@ -148,7 +148,11 @@ def open_run(
     The checkpoint, and why this one, as in `choose_step`.
   """
   workdir.check_same(
-    folder, config, groups=("seed", "data.", "model."), ignore=_COMPUTATION_FIELDS
+    folder,
+    config,
+    groups=("seed", "data.", "model."),
+    ignore=_COMPUTATION_FIELDS,
+    remedy="by leaving these fields out",
   )
   # Process 0 chooses, since during training a newer checkpoint may appear at any moment.
   wanted = _STEP.value

@@ -65,13 +65,16 @@ def check_not_packed(name: str, position_ids: Any, lengths: Any):
 
   Args:
     name: what to call the sequences in the message.
-    position_ids: of all tokens, the sequences end to end.
+    position_ids: of all tokens, the sequences end to end; other values are not checked.
     lengths: of the sequences.
 
   Raises:
     InputError: positions begin again inside a sequence.
   """
-  steps = np.diff(as_array(position_ids))
+  positions = as_array(position_ids)
+  if positions.ndim != 1 or positions.dtype.kind not in "iu":
+    return  # no positions of tokens
+  steps = np.diff(positions)
   steps[np.cumsum(lengths)[:-1] - 1] = 1  # from a sequence to the next
   if (steps <= 0).any():
     raise InputError(

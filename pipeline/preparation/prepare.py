@@ -88,7 +88,8 @@ def prepare(
       )
     settings = dataclasses.replace(settings, labels=json.dumps(names, ensure_ascii=False))
     task, settings = find_task(settings)
-    print(f"{len(names)} classes in {settings.source}: {', '.join(names)}", file=sys.stderr)
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names)
+    print(f"{len(names)} classes in {settings.source}: {shown}", file=sys.stderr)
   if settings.task == "tagging" and not tagging.mark_entities(task.label_names):
     print(
       "The tags are of no scheme of entities (IOB, IOE, BIOES, BILOU), so `score` is the "
@@ -301,7 +302,7 @@ def _open_same(
   ]
   if differences:
     raise InputError(
-      f"{directory} has other settings ({'; '.join(differences)}). Name another."
+      f"{directory} has other settings ({'; '.join(differences)}). Name another folder."
     )
   if vocabulary and vocabulary.definition != dataset.tokenizer.definition:
     raise InputError(f"{directory} has another vocabulary. Name another folder.")

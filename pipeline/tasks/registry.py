@@ -325,13 +325,18 @@ TASKS = (
     ),
     "scored_pairs": _pair_task((*pairs.SCORED, "score"), SCORED_PAIR_SCHEMA),
     "classification": _sentence_task(
-      glue.OWN[:1], ("accuracy",), optional=glue.OWN[1:], names_labels=True
+      glue.OWN[:1],
+      ("accuracy",),
+      optional=glue.OWN[1:],
+      similar=glue.SIMILAR,
+      names_labels=True,
     ),
     glue.MULTI_LABEL: _sentence_task(
       glue.OWN[:1],
       ("micro_f1",),
       others=("macro_f1", "subset_accuracy"),
       optional=glue.OWN[1:],
+      similar=glue.SIMILAR,
       names_labels=True,
       schema=MULTI_LABEL_SCHEMA,
       answer=answering.answer_classes,
@@ -340,6 +345,7 @@ TASKS = (
       glue.OWN[:1],
       ("pearson", "spearman"),
       optional=glue.OWN[1:],
+      similar=glue.SIMILAR,
       **_NUMBERS,
     ),
   }

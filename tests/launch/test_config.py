@@ -3,19 +3,22 @@ import functools
 import importlib
 import pathlib
 import re
+import types
 
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+import packing
 import pipeline
 from configs import glue
-from launch.data import make_loader, settings_of
+from launch.data import make_loader, read_batches, settings_of
 from launch.fields import tracker_names
 from launch.model_config import model_config
 from launch.recipe.adjustment import make_optimizer, make_schedule, resolve
 from launch.validation import validate
+from pipeline.store import SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
@@ -437,6 +440,15 @@ def test_a_refusal_says_what_to_do(field, value, message, setting):
   config.update_from_flattened_dict({field: value})
   with pytest.raises(ConfigError, match=message):
     check(config, num_devices=2)
+
+
+def test_a_stream_is_read_by_one_process(monkeypatch):
+  config, sequences = SETTINGS["stream"], [StoredSequence([2, 5, 3], 3, 0)]
+  dataset = types.SimpleNamespace(train=SequenceStore.from_sequences(sequences, SCHEMA))
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  plan = packing.pack([3], max_sequence_length=8)
+  with pytest.raises(packing.InputError, match=r"by one, not 2. Start one process for all"):
+    read_batches(config, dataset, plan, batch_size=2)  # type: ignore[arg-type]
 
 
 def test_the_models_own_rules_are_checked_before_any_work():

@@ -235,6 +235,7 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
   [
     ({"segment_ids": [1, 1]}, {}, "field segment_ids, which is computed here. Remove it"),
     ({"position_ids": [0, 1]}, {}, "field position_ids, which is computed here. Remove it"),
+    ({"position_ids": None}, {}, "field position_ids, which is computed here. Remove it"),
     ({"position_ids": [0, 0]}, {}, "begin again inside a row, which is packed already"),
     ({"sequence_starts": 9}, {}, "field sequence_starts, which is computed here"),
     ({}, {"max_sequences": 2.5}, "max_sequences is 2.5; expected"),
