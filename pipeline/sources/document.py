@@ -100,7 +100,10 @@ class DocumentFields:
           "belonging together. Keep the records where they do and remove it, or take the "
           "task scored_pairs."
         )
-      field = self.required[-1] if name.lower().startswith("pos") else self.optional[0]
+      unnamed = [field for field in self.optional if field not in ("id", "idx")]
+      if not unnamed:  # each has a column
+        continue
+      field = "positive" if name.lower().startswith("pos") else unnamed[0]
       flag = f"--columns {shlex.quote(f'{field}={name}')}"
       named = f"Name it with {flag} (config.data.columns in a run), or "
       if self.column(field) in found:  # the field is there already

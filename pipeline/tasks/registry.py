@@ -136,7 +136,7 @@ class Task:
       other = readers.setdefault(column, field)
       if other != field and "id" not in (field, other):
         raise InputError(
-          f"{other} and {field} are both column {column!r}. Name another with columns."
+          f"{other} and {field} are both column {column!r}. Name another with --columns."
         )
     return DocumentFields(
       (*self.fields, *named),

@@ -117,6 +117,8 @@ def test_a_second_sentence_of_another_name_is_not_lost(make, task, name):
     make(task, rows)
   both = make(task, rows, columns=f"sentence2={name}")
   assert tokens(both.train) == ["[CLS] a [SEP] b [SEP]"] * 2
+  rows = [row | {"sentence_b": "c"} for row in rows]  # nothing lacks a name
+  assert tokens(make(task, rows, columns=f"sentence2={name}").train) == tokens(both.train)
 
 
 def test_classes_are_printed_without_their_control_characters(make, capsys):

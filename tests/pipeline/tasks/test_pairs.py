@@ -142,9 +142,12 @@ def test_the_column_of_positives_is_named_or_removed(make):
   with pytest.raises(InputError, match=r"'pos', .* Name it with --columns positive=pos"):
     make("pairs", [{"anchor": "a", "pos": "b"}])
   with pytest.raises(
-    InputError, match=r"'pos', not read\. Write a record for each positive, or"
+    InputError, match=r"'pos', which is not read\. Write a record for each positive, or"
   ):
     make("pairs", [{"anchor": "a", "positive": "b", "pos": "c"}])
+  rows = [{"anchor": "a", "positive": "b", "worse": "c", "pos": "c"}]
+  with pytest.raises(InputError, match=r"'pos', .* Write a record for each positive, or"):
+    make("pairs", rows, columns="negative=worse")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
