@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from packing.algorithms.minimum_slack import mbs
 from packing.algorithms.nnls import ennlshp, nnlshp
 from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
-from packing.errors import InputError, check, check_integer
+from packing.errors import InputError, check, check_integer, short_repr
 from packing.histogram import Histogram, check_same_lengths
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
@@ -63,8 +64,25 @@ def check_options(algorithm: str, options: Iterable[str]):
     InputError: the algorithm or an option is unknown.
   """
   known = sorted(algorithm_options(algorithm))
-  for name in sorted(options):
-    check(name in known, f"An option of {algorithm}", name, ", ".join(known) or "none")
+  takers: dict[str, list[str]] = {}
+  for other in ALGORITHMS:
+    for name in algorithm_options(other):
+      takers.setdefault(name, []).append(other)
+  for name in sorted(set(options).difference(known)):
+    # One of this algorithm is meant rather than one of another.
+    found = difflib.get_close_matches(name, known) or difflib.get_close_matches(
+      name, takers
+    )
+    hint = ""
+    if found and found[0] in known:
+      hint = f" Did you mean {found[0]}?"
+    elif found:
+      meant = "" if found[0] == name else f"Did you mean {found[0]}? "
+      hint = f" {meant}It is an option of {', '.join(takers[found[0]])}."
+    raise InputError(
+      f"An option of {algorithm} is {short_repr(name)}; expected "
+      f"{', '.join(known) or 'none'}.{hint}"
+    )
 
 
 def pack(
@@ -152,6 +170,7 @@ def _count(lengths, max_sequence_length: int | None) -> Histogram:
       raise InputError("Lengths need a max_sequence_length in tokens, such as 512.")
     return Histogram.from_lengths(lengths, max_sequence_length=max_sequence_length)
   fits = max_sequence_length in (None, lengths.max_sequence_length)
-  expected = f"that of the histogram, {lengths.max_sequence_length}"
+  longest = lengths.max_sequence_length
+  expected = f"that of the histogram, {longest}; for longer rows, pass row_length"
   check(fits, "max_sequence_length", max_sequence_length, expected)
   return lengths

@@ -25,7 +25,8 @@ def length_of(example: Any, name: str = "An example") -> int:
     name: what to call it in a message.
 
   Raises:
-    InputError: there are no `input_ids`, they are not a list, or some are padding.
+    InputError: there are no `input_ids`, they are not a list, some are padding, or they are
+      those of several sequences.
   """
   if not isinstance(example, Mapping) or "input_ids" not in example:
     found = list(example) if isinstance(example, Mapping) else example
@@ -39,6 +40,7 @@ def length_of(example: Any, name: str = "An example") -> int:
       f"{name} has {short_repr(tokens)} as input_ids; expected a list of integers."
     )
   check_no_padding(name, example.get("attention_mask", ()))
+  check_not_packed(name, example.get("position_ids", ()), [len(tokens)])
   return len(tokens)
 
 
@@ -55,6 +57,29 @@ def check_no_padding(name: str, attention_mask: Any):
   if (as_array(attention_mask) == 0).any():
     raise InputError(
       f"{name} has zeros in attention_mask, which are padding. Tokenize with padding=False."
+    )
+
+
+def check_not_packed(name: str, position_ids: Any, lengths: Any):
+  """Refuses rows of several sequences, which would attend to one another.
+
+  Args:
+    name: what to call the sequences in the message.
+    position_ids: of all tokens, the sequences end to end; other values are not checked.
+    lengths: of the sequences.
+
+  Raises:
+    InputError: positions begin again inside a sequence.
+  """
+  positions = as_array(position_ids)
+  if positions.ndim != 1 or positions.dtype.kind not in "iu":
+    return  # no positions of tokens
+  steps = np.diff(positions)
+  steps[np.cumsum(lengths)[:-1] - 1] = 1  # from a sequence to the next
+  if (steps <= 0).any():
+    raise InputError(
+      f"{name} has position_ids that begin again inside a row, which is packed already. "
+      "Give each of its sequences alone."
     )
 
 
@@ -87,8 +112,12 @@ def make_row(
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8, length_multiple=4)["input_ids"]
   array([5, 6, 0, 0, 4, 4, 4, 0], dtype=int32)
   """
+  sequences = list(sequences)
   if wrong := [x for x in sequences if not hasattr(x, "__len__")]:
-    raise InputError(f"A sequence is {short_repr(wrong[0])}; expected a list of tokens.")
+    raise InputError(
+      f"A sequence is {short_repr(wrong[0])}; expected a list of tokens. Put a single "
+      "sequence in a list."
+    )
   lengths = [len(sequence) for sequence in sequences]
   places, row = _lay_out(lengths, row_length, length_multiple, separator_tokens)
   return {"input_ids": _filled("Tokens", sequences, places, row_length)} | row
@@ -225,7 +254,7 @@ def lay_out_packs(
       "Examples have both label and labels, which become one field. Rename one of them."
     )
   if own := sorted(fields & _COMPUTED):
-    raise InputError(f"Examples have a field {own[0]}, which is computed here. Rename it.")
+    raise InputError(f"Examples have a field {own[0]}, which is computed here. Remove it.")
   depth = max(map(len, packs))
   if max_sequences is None:
     width = depth
@@ -252,7 +281,8 @@ def _fields_of(
     values = [as_array(example[name]) for example in pack]
     if (found := [len(x) if x.ndim == 1 else x.shape for x in values]) != lengths:
       raise InputError(
-        f"{name} has {found} values in the sequences of a pack; expected {lengths}."
+        f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
+        "for each token."
       )
     padding = IGNORED if name in LABELS else 0
     fields[name] = _filled(

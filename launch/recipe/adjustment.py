@@ -16,6 +16,7 @@ import optax
 from ml_collections import ConfigDict
 
 from launch.fields import check
+from packing.errors import multiples_near
 from training import optimizer
 from training.errors import ConfigError
 
@@ -301,9 +302,10 @@ def _check_values(config: ConfigDict, *, num_devices: int):
   check(adjust in ADJUSTMENTS, "packing.adjust", adjust, ", ".join(ADJUSTMENTS))
   rows, micro = config.train.batch_size, config.train.micro_batch_size
   check(rows >= 1, "train.batch_size", rows, "at least 1")
-  expected = f"a multiple of the {num_devices} devices"
-  check(rows % num_devices == 0, "train.batch_size", rows, expected)
-  check(micro % num_devices == 0, "train.micro_batch_size", micro, expected)
+  for name, number in (("batch_size", rows), ("micro_batch_size", micro)):
+    near = multiples_near(number, num_devices)
+    expected = f"a multiple of the {num_devices} devices, such as {near}"
+    check(number % num_devices == 0, f"train.{name}", number, expected)
   check(
     micro >= 0 and (micro == 0 or rows % micro == 0),
     "train.micro_batch_size",

@@ -226,7 +226,20 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
     ("pack COLA --algorithm magic", "algorithm is 'magic'; expected one of"),
     ("pack COLA --row-length 40", "expected at least 47 for the longest"),
     ("pack COLA --option x", "expected NAME=VALUE"),
-    ("pack COLA --option seed=1", "is 'seed'; expected effort"),
+    ("pack COLA --option seed=1", "is 'seed'; expected effort.\n"),
+    ("pack COLA --option efort=1", "expected effort. Did you mean effort?"),
+    (
+      "pack COLA --algorithm spfhp --option efort=1",
+      "expected none. Did you mean effort? It is an option of optimal, auto.",
+    ),
+    (
+      "pack COLA --algorithm spfhp --option effort=1",
+      "expected none. It is an option of optimal, auto.",
+    ),
+    (
+      "pack COLA --row-length 47 --length-multiple 8",
+      "at least 48 for the longest sequence, of 47 tokens, rounded up to a multiple of 8.",
+    ),
     ("pack --histogram wikipedia_2048 --output /no/such/place", "Cannot write"),
     ("compare COLA --algorithms magic", "algorithm is 'magic'; expected one of"),
     ("pack COLA --max-sequence-length 40", "--too-long"),
