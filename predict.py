@@ -139,10 +139,10 @@ def run(options: argparse.Namespace):
     print("reading standard input; Ctrl-D ends it", file=sys.stderr)
   if opened.used:
     print(f"predict.py: {opened.used}", file=sys.stderr)
-  if opened.pooling.says:
+  if opened.pooling.description:
     longest = options.max_sequence_length
     instead = f"; --max-sequence-length {longest} instead" if longest else ""
-    print(f"predict.py: {opened.pooling.says}{instead}", file=sys.stderr)
+    print(f"predict.py: {opened.pooling.description}{instead}", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)
   _write(results(examples), options, opened)

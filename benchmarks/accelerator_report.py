@@ -21,12 +21,12 @@ def report(known: dict[str, Any]) -> str:
     known: what `benchmarks.accelerator` writes to results.json.
   """
   proofs = [{k: v for k, v in x.items() if k != "passes"} for x in known["proofs"]]
-  besides = [{k: v for k, v in x.items() if k != "passes"} for x in known["beside_xla"]]
+  comparisons = [{k: v for k, v in x.items() if k != "passes"} for x in known["beside_xla"]]
   versions = ", ".join(f"{name} {number}" for name, number in known["versions"].items())
   sections = [
     ("On an accelerator", _about(known, versions)),
     ("Proofs", verify.table([verify.Row(**x) for x in proofs]) if proofs else ""),
-    ("", verify.beside_table([verify.Beside(**x) for x in besides])),
+    ("", verify.comparison_table([verify.KernelComparison(**x) for x in comparisons])),
     ("Steps", _steps(known["tables"]["steps"], known["steps"])),
     *(
       (f"Where the time of a packed step goes: {case}", kind_table(kinds))

@@ -180,9 +180,9 @@ def prove(record: Record, dtype: str) -> list[str]:
       print(f"proof {number} of {len(cases)}", file=sys.stderr, flush=True)
       yield case
 
-  rows, besides = verify.quick(show, [dtype])
+  rows, comparisons = verify.quick(show, [dtype])
   record.add("proofs", *map(_entry, rows))
-  record.add("beside_xla", *map(_entry, besides))
+  record.add("beside_xla", *map(_entry, comparisons))
   passes: dict[str, set[bool | None]] = {}
   for row in rows:
     passes.setdefault(row.implementation, set()).add(row.passes)
@@ -197,12 +197,12 @@ def agrees(record: Record, implementation: str, dtype: str, row_length: int) -> 
       return known["passes"]
   if implementation == "xla":
     return True
-  result = verify.beside_xla(implementation, dtype, row_length)
+  result = verify.compare_with_xla(implementation, dtype, row_length)
   record.add("beside_xla", _entry(result))
   return result.passes
 
 
-def _entry(result: verify.Row | verify.Beside) -> dict[str, Any]:
+def _entry(result: verify.Row | verify.KernelComparison) -> dict[str, Any]:
   """For JSON, which lacks NaN and infinity: the largest float in their place."""
   entry = dataclasses.asdict(result)
   for name, value in entry.items():

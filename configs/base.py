@@ -1,7 +1,7 @@
 """Every field of a run, with the value from BERT's papers where they give one.
 
-The other config files change some of these values. Unknown fields are refused, also on the
-command line. `launch/validation.py` checks the values before any work.
+The other config files change some of these values. A run rejects unknown fields,
+also those on the command line. `launch/validation.py` checks the values before any work.
 """
 
 from ml_collections import ConfigDict
@@ -113,8 +113,8 @@ def get_config() -> ConfigDict:
   config.optimizer = ConfigDict()
   config.optimizer.name = "lamb"  # lamb, adamw, sgd
   config.optimizer.learning_rate = 1e-3  # the peak learning rate
-  # Steps with a rising learning rate, without packing. If they would last as long as the
-  # run, a tenth of the steps.
+  # Steps of warm-up, without packing: the learning rate rises. If warm-up would last the
+  # whole run, it is cut to a tenth of the steps.
   config.optimizer.warmup_steps = 100
   # Instead of warmup_steps, such as "0.1 epochs" or "5e4 sequences".
   config.optimizer.warmup = ""

@@ -6,10 +6,11 @@
   python predict.py runs/mine --embed --input texts.txt --out vectors.npy
   python -m model export runs/mine --out sentence-encoder/
 
-FOLDER is that of a run or of an imported model (python -m model import). Each line of the
-files has `anchor`, `positive`, and perhaps `negative`, `negative_1` and so on; with
---config.data.task=scored_pairs, `sentence1`, `sentence2` and a `score` from -1 to 1. The
-longest record, all its texts together, has data.max_sequence_length tokens.
+FOLDER is that of a run or of an imported model (python -m model import), or a Hugging Face
+directory. Each line of the files has `anchor`, `positive`, and perhaps `negative`,
+`negative_1` and so on; with --config.data.task=scored_pairs it has `sentence1`, `sentence2`
+and a `score` from -1 to 1. A record has at most data.max_sequence_length tokens, all its
+texts together.
 
 A step has 64 records, packed as docs/embeddings.md says. For more, and so more texts to
 choose from, set train.batch_size, with train.micro_batch_size for the rows that fit into

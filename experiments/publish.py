@@ -2,10 +2,10 @@
 
   python -m experiments.publish
 
-For maintainers, after a full `make reproduce`, or `python -m experiments.NAME` where NAME
-is atom_size, contamination or finetuning. Publishes the parts and the finished runs
-(`lab.records`) that --workdir has. All statements, also of other parts, are judged again
-from the numbers that they hold. Writes docs/reproduction, docs/NAME and
+Maintainers run this after a full `make reproduce`, or after `python -m experiments.NAME`
+where NAME is atom_size, contamination or finetuning. It publishes the parts and the
+finished runs (`lab.records`) that --workdir has. It judges all statements again, also those
+of other parts, from the numbers that they hold. It writes docs/reproduction, docs/NAME and
 experiments/README.md.
 To copy published runs to where the commands look for them:
 
@@ -56,13 +56,13 @@ STUDIES = {
 _INDEX = """\
 # Every table and figure of the papers
 
-Written by `python -m experiments.publish` from the exhibits themselves. Results are those
-of the last full run; minutes are those of the whole part. `packing_paper` has a file for
-each part of `experiments.reproduce`. [`atom_size`](../docs/atom_size.md) reproduces the
+`python -m experiments.publish` writes this page from the exhibits themselves. Results are
+those of the last full run; minutes are those of the whole part. `packing_paper` has a file
+for each part of `experiments.reproduce`. [`atom_size`](../docs/atom_size.md) reproduces the
 atom-size paper. [`contamination`](../docs/contamination.md),
 [`load_balance`](../docs/load_balance.md) and [`finetuning`](../docs/finetuning.md) are
-studies of our own. [`real_size`](../docs/reproduce.md#at-real-size), BERT-base, waits for a
-GPU. The folder `lab` at the top has the code that they share.
+studies of our own. [`real_size`](../docs/reproduce.md#at-real-size) trains BERT-base and
+waits for a GPU. The folder `lab` in the root of the checkout has the code that they share.
 
 ## The packing paper: [report](../docs/reproduction/REPORT.md)
 
@@ -83,6 +83,31 @@ GPU. The folder `lab` at the top has the code that they share.
 ## Fine-tuning, packed and unpacked: [report](../docs/finetuning/exhibits.md)
 
 {finetuning}
+
+## Publishing results
+
+After a full `make reproduce`, or after a study such as `python -m experiments.finetuning`,
+run `python -m experiments.publish`. It copies the parts and the finished runs in `results/`
+to `docs/`, and writes the reports there and this page.
+
+A table in `docs/` below a `<!-- table ... -->` comment is published from the JSON of the
+command that measured it. Run that command, then `python -m lab.pages` with its file:
+
+```
+python -m benchmarks.packing --only step --json results/packing_step.json
+python -m lab.pages results/packing_step.json
+```
+
+`lab.pages` copies the tables of the file to `docs/measured/` and writes the pages.
+
+These commands write the files of `docs/measured/`:
+
+- `packing_step.json`, `packing_speed.json` and `packing_optimal.json`:
+  `python -m benchmarks.packing --json FILE` with `--only step`, `speed` or `optimal`
+- `training_xeon.json`: the command that
+  [speed.md](../docs/speed.md#compared-with-other-software) names
+- `verify.json`: `python -m model verify --json > results/verify.json`
+- `load_balance.json`, `sharded_step.json`, `skipping.json`: the studies of `load_balance`
 """
 
 

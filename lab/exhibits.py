@@ -126,7 +126,7 @@ class Part:
       )
     return self.data
 
-  def beside(self, name: str) -> Part:
+  def sibling(self, name: str) -> Part:
     """Another part of the same report, whose results this part needs too."""
     return dataclasses.replace(self, folder=self.folder.parent / name)
 

@@ -42,7 +42,7 @@ def find(folder: str | os.PathLike[str], pattern: str) -> pathlib.Path:
 def write_articles(
   folder: str | os.PathLike[str], path: pathlib.Path, *, at_least: int
 ) -> pathlib.Path:
-  """Writes the first articles of `TEXT`, whole: at least so many bytes, or all of them.
+  """Writes the first articles of `TEXT`, whole: `at_least` bytes or more, or all of them.
 
   Returns `path`.
 

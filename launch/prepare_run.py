@@ -95,7 +95,7 @@ class TrainingRun:
     )
 
   def cost(self) -> Cost:
-    """What a step has to compute, and what the devices could."""
+    """What a step has to compute, and the devices' peak rate."""
     peak = peak_of(jax.devices(), dtype=self.model.dtype.name)
     rows, pairs = self.recipe.rows, None
     if self.config.data.layout == "packed":

@@ -15,9 +15,10 @@ _HEAD = """# The fields of a config
 
 Written by `python -m launch.reference > docs/config.md`, from `configs/base.py`. The other
 files in `configs/` change some defaults, and the command line changes any, such as
-`--config.train.steps=400`. Unknown fields, values of another type than the default, and
-unusable values are refused before any work. Where a field is a choice, its values are
-listed, with the default in bold. What a run does with them: [training.md](training.md)."""
+`--config.train.steps=400`. Before any work, a run rejects unknown fields, values of another
+type than the default, and unusable values. Where a field is a choice, its values are
+listed, with the default in bold. [training.md](training.md) says what a run does with
+them."""
 _FIELD = re.compile(r" *config\.([a-z0-9_.]+) = (?!ConfigDict)\S.*?(?:  # (.*))?")
 
 

@@ -203,26 +203,28 @@ def _add_verify(command):
 def _verify(options) -> dict:
   reference = verify.reference_is_installed()
   show = functools.partial(tqdm.tqdm, desc="verifying", unit=" rows", leave=False)
-  besides: list[verify.Beside] = []
+  comparisons: list[verify.KernelComparison] = []
   if options.quick:
     if options.folder:
       raise weights.WeightsError("--quick takes no FOLDER. Give one of them.")
-    rows, besides = verify.quick(show)
+    rows, comparisons = verify.quick(show)
   else:
     stored = None
     if options.folder:
       step = weights.choose_step(options.folder).step
       stored = hf.open_model(options.folder, step=step)
     rows = verify.verify(show, stored=stored, reference=reference)
-  text = "\n\n".join(filter(None, (verify.table(rows), verify.beside_table(besides))))
+  text = "\n\n".join(
+    filter(None, (verify.table(rows), verify.comparison_table(comparisons)))
+  )
   if not reference and not options.quick:
     text += "\n\nNot compared with Hugging Face: torch and transformers are not installed."
   return {
     "passes": all(row.passes for row in rows if row.passes is not None)
-    and not any(x.outcome == "FAILS" for x in besides),
+    and not any(x.outcome == "FAILS" for x in comparisons),
     "rows": [dataclasses.asdict(row) | {"passes": row.passes} for row in rows],
     "tables": {"largest": verify.largest(rows)},
-    "beside_xla": [dataclasses.asdict(x) | {"passes": x.passes} for x in besides],
+    "beside_xla": [dataclasses.asdict(x) | {"passes": x.passes} for x in comparisons],
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "jax": jax.__version__,
   } | ({} if options.json else {"table": text})

@@ -1,4 +1,7 @@
-"""Products of linear layers and of the vocabulary, whose gradients XLA does not do well."""
+"""Products of linear layers and of the vocabulary.
+
+They have custom gradients; XLA's are slow.
+"""
 
 from __future__ import annotations
 

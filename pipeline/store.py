@@ -114,7 +114,7 @@ class Texts(NamedTuple):
     return np.diff(self.ends)
 
   def slots(self, records: int, row_length: int) -> int:
-    """How many texts a row of `row_length` tokens and so many records may have."""
+    """How many texts a row of `row_length` tokens and `records` records may have."""
     return min(records * self.most, row_length // self.shortest)
 
 

@@ -66,7 +66,7 @@ class Tokenizer:
 
   @property
   def warning(self) -> str:
-    """What a user should know before text is split; "" for nothing."""
+    """A warning about casing, to show before text is split; "" for none."""
     words = set(self.vocabulary) - _CONTROL
     if self.by_json or not any(word != word.lower() for word in words):
       return ""

@@ -165,7 +165,11 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
   for options, fields, message in (
     (["--step=best"], {}, "--step is 'best', but"),
     ([], {"data.max_sequence_length": 43}, "expected at most the 41 positions"),
-    ([], {"model.attention_impl": "cudnn"}, "needs NVIDIA GPUs since Ampere, found cpu"),
+    (
+      [],
+      {"model.attention_impl": "cudnn"},
+      "only on NVIDIA GPUs since Ampere; this is a CPU",
+    ),
   ):
     words = command(task, "classifier", *options, program="eval.py", fields=fields)
     result = programs.complete(words, task, JAX_PLATFORMS="cpu")
@@ -179,7 +183,7 @@ def test_an_attention_that_the_device_lacks_is_refused_in_a_line(finetuned):
   result = programs.complete(words, finetuned.parent, JAX_PLATFORMS="cpu")
   assert result.returncode == 2
   (told,) = result.stderr.splitlines()
-  assert "eval.py: attention_impl=cudnn needs NVIDIA GPUs since Ampere" in told
+  assert "eval.py: attention_impl=cudnn runs only on NVIDIA GPUs since Ampere" in told
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ class Layout(NamedTuple):
     return f"{self.kind},atom={self.atom:g}{loss}"
 
   def arm(self, row_length: int) -> Arm:
-    """The arm of a study of rows of so many tokens."""
+    """The arm of a study for this row length."""
     fields = {
       "data.layout": self.kind,
       "data.atom_size": 0 if self.kind == "packed" else round(self.atom * row_length),

@@ -58,7 +58,7 @@ class Runs:
     return self.folder / "runs" / f"{self.task},{run.name}.json"
 
   def read(self, run: Run) -> Result | None:
-    """What is kept of a run; None if it has not ended, or if the file is another run's."""
+    """A run's record; None if it has not ended, or if the file belongs to another run."""
     kept = self._stored(run)
     same = is_of(kept, run.config) and agrees(kept.get("config"), run.config.to_dict())
     return kept if same else None

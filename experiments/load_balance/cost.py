@@ -29,7 +29,7 @@ class Measurement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Coefficients:
-  """What a device spends, in seconds.
+  """Fitted time per step, row and token, in seconds.
 
   Attributes:
     step: on each step, whatever is in it.

@@ -104,7 +104,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   """Both rows, in one exhibit."""
   greedy = greedy_plan(part, seed=0)
   record = speedups.measure(part, greedy, SIZE)
-  bias = max(speedups.bias(x) for x in (part, part.beside("speedups")))
+  bias = max(speedups.bias(x) for x in (part, part.sibling("speedups")))
   overhead = 100 / record["over_factor"]["median"] - 100
   batches = packing.sorted_batches(packing.load_histogram(WIKIPEDIA))
   of_sort = of_sorted(measure_lengths(part), LENGTHS[part.quick], batches)

@@ -59,7 +59,7 @@ def fine_tune(part: Part, models: Models, studies: Sequence[Study]) -> Scores:
 
   A report's parts share the runs. Missing weights are trained again if a run needs them.
   """
-  folder = part.beside("fine_tuning").folder
+  folder = part.sibling("fine_tuning").folder
   tasks = {TASK: Files(*local_tasks.write(folder / "text")[TASK])}
   vocabulary = pathlib.Path(studies[0].runs[0][1].config.data.directory, "vocab.txt")
   overrides = {
@@ -95,7 +95,7 @@ def exhibit(part: Part, scores: Scores) -> Exhibit:
     "The score of models that were pretrained packed differs from that of models that "
     f"were pretrained unpacked by {difference(scores, 'packed', 'unpacked')}.",
     claim="A model that was pretrained packed scores the same on SQuAD as the reference.",
-    machine=machine_of_runs(part.beside("fine_tuning").folder),
+    machine=machine_of_runs(part.sibling("fine_tuning").folder),
     statements=[
       same_score(
         f"{NAME}: packed pretraining leads to the same score",

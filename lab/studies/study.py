@@ -228,7 +228,7 @@ def prepare_data(runs: Iterable[Run]):
 
 
 def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
-  """What a run is, as its file records it."""
+  """The fields that identify a run, as its file records them."""
   return {
     "format": FORMAT,
     "arm": arm.name,
@@ -238,7 +238,7 @@ def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
 
 
 def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | None:
-  """A run's record; None if it is not finished, or if the record is another run's."""
+  """A run's record; None if it is not finished, or if the record belongs to another run."""
   try:
     result = records.read(path) or {}
   except ValueError:
@@ -263,7 +263,7 @@ def is_of(record: Mapping[str, Any], config: ConfigDict) -> bool:
   """Whether a record is of the data and the weights that a config names."""
   return (
     record.get("started_from") == weights_digest(config.model.init_from)
-    and record.get("dataset") in (None, dataset_digest(config))  # older ones say none
+    and record.get("dataset") in (None, dataset_digest(config))  # older records lack it
   )
 
 

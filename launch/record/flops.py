@@ -159,7 +159,7 @@ class Peak:
 
 
 class Cost(NamedTuple):
-  """What a step has to compute, and what the devices could.
+  """What a step has to compute, and the devices' peak rate.
 
   Attributes:
     packs: rows, over all devices.

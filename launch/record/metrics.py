@@ -27,8 +27,8 @@ class MetricsLog:
 
   A resumed run drops the lines after its checkpoint, so that each step is in the file once.
   The checkpoint holds the last line of `metrics.jsonl`, and all evaluations, since these
-  decide when a run ends. A warning counts the lines that a damaged file lacks. Only process
-  0 writes.
+  decide when a run ends. A warning says how many lines are missing from a damaged file.
+  Only process 0 writes.
 
   Args:
     workdir: the run's folder.

@@ -126,8 +126,8 @@ def _attend(
   if window is not None and not kernels.is_local(implementation):
     implementation = "xla"
   bias = None if spec.slopes is None else alibi_bias(spec.slopes, row_length)
-  by_window = bias is None and window_pairs(row_length, window) < row_length**2
-  if implementation == "xla" and not by_window:
+  blockwise = bias is None and window_pairs(row_length, window) < row_length**2
+  if implementation == "xla" and not blockwise:
     is_open = spec.mask == "none"
     allowed_by = padding_attention_mask if is_open else packed_attention_mask
     allowed = allowed_by(segment_ids)

@@ -297,9 +297,14 @@ def check(implementation: str, needs: Needs):
       f"attention_impl is {implementation!r}; expected {', '.join(IMPLEMENTATIONS)}."
     )
   kernel, device = KERNELS[implementation], jax.local_devices()[0]
-  here = device.platform
-  if here == kernel.platform == "gpu":
-    here = f"{device.device_kind} of compute capability {compute_capability(device)}"
+  if not runs_here(implementation):
+    here = device.platform.upper()
+    if device.platform == kernel.platform == "gpu":
+      here += f" ({device.device_kind} of compute capability {compute_capability(device)})"
+    raise AttentionError(
+      f"attention_impl={implementation} runs only on {kernel.runs_on}; this is a {here}. "
+      "Set attention_impl=auto or attention_impl=xla."
+    )
   requirements = (
     (
       not needs.spec.dropout_rate,
@@ -309,10 +314,6 @@ def check(implementation: str, needs: Needs):
     (
       kernel.takes_bias or needs.spec.slopes is None,
       "scores without a bias, found ALiBi's. Set positions=learned",
-    ),
-    (
-      runs_here(implementation),
-      f"{kernel.runs_on}, found {here}. Use such a device",
     ),
     (
       needs.dtype in kernel.dtypes,

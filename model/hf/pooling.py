@@ -24,13 +24,13 @@ class Pooling(NamedTuple):
     mode: "cls", "mean", or what the user chose instead.
     max_length: the most tokens of a text, special tokens included; None for the model's.
     normalized: whether the vector is divided by its length.
-    says: all this in words; "" if the folder is not of sentence-transformers.
+    description: all this in words; "" if the folder is not of sentence-transformers.
   """
 
   mode: str
   max_length: int | None = None
   normalized: bool = False
-  says: str = ""
+  description: str = ""
 
 
 def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:

@@ -121,7 +121,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside:
+class KernelComparison:
   """An implementation compared with XLA's attention in float32, for outputs and gradients.
 
   Attributes:
@@ -189,7 +189,7 @@ def verify(
 def quick(
   show: Callable[[list], Iterator] = iter,
   dtypes: Sequence[str] = ("float32", "bfloat16"),
-) -> tuple[list[Row], list[Beside]]:
+) -> tuple[list[Row], list[KernelComparison]]:
   """The implementations that this device has, in these dtypes.
 
   One head is verified, with one layer, and attention alone is compared with XLA's. Rows
@@ -210,22 +210,22 @@ def quick(
   workers = os.cpu_count() if jax.default_backend() == "cpu" else 1
   with concurrent.futures.ThreadPoolExecutor(workers) as threads:
     rows = [threads.submit(verify_case, QUICK_HEAD, *pair, num_layers=1) for pair in pairs]
-    besides = [
-      threads.submit(beside_xla, *pair, length)
+    comparisons = [
+      threads.submit(compare_with_xla, *pair, length)
       for pair in pairs
       for length in QUICK_LENGTHS
       if pair[0] != "xla"
     ]
-    for case in show([*rows, *besides]):
+    for case in show([*rows, *comparisons]):
       concurrent.futures.wait([case])
-  return [row.result() for row in rows], [beside.result() for beside in besides]
+  return [row.result() for row in rows], [one.result() for one in comparisons]
 
 
-def beside_xla(
+def compare_with_xla(
   implementation: str, dtype: str, row_length: int, head_size: int = 64
-) -> Beside:
+) -> KernelComparison:
   """Compares a kernel with XLA's attention; BERT's heads have 64 numbers."""
-  case = Beside(implementation, dtype, row_length)
+  case = KernelComparison(implementation, dtype, row_length)
   try:
     needs = kernels.Needs(dtype, head_size=head_size, row_length=row_length)
     size = attention.difference_from_xla(implementation, needs)
@@ -374,9 +374,9 @@ def _cells(rows: list[Row]) -> dict[str, str]:
   }
 
 
-def beside_table(besides: Sequence[Beside]) -> str:
+def comparison_table(comparisons: Sequence[KernelComparison]) -> str:
   """The comparisons with XLA's attention as Markdown; "" for none."""
-  if not besides:
+  if not comparisons:
     return ""
   text = _markdown(
     [
@@ -387,10 +387,10 @@ def beside_table(besides: Sequence[Beside]) -> str:
         "difference from xla in float32": one.failed or f"{one.difference:.1e}",
         "": one.outcome,
       }
-      for one in besides
+      for one in comparisons
     ]
   )
-  if any(one.outcome == "refused" for one in besides):
+  if any(one.outcome == "refused" for one in comparisons):
     text += (
       "\n\nrefused: wrong on this device in such rows. attention_impl=auto takes another; "
       "by name it is an error."

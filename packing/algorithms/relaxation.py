@@ -89,7 +89,10 @@ class Master:
       )
 
   def add(self, patterns) -> int:
-    """Adds patterns of descending sizes, where 0 is no item; returns how many are new."""
+    """Adds patterns of descending sizes; returns how many are new.
+
+    In a pattern, 0 marks an unused slot.
+    """
     starts: list[int] = []
     rows: list[int] = []
     values: list[int] = []

@@ -120,7 +120,7 @@ def _pack_again(
 
 
 def _part(problem: Problem, sizes: np.ndarray, times: int = 1) -> Problem:
-  """The problem of some of the sizes, each so many times, with few of them in a pack."""
+  """The problem of some of the sizes, each `times` times, with few of them in a pack."""
   counts = times * np.bincount(sizes - 1, minlength=problem.capacity)
   return dataclasses.replace(problem, counts=counts, depth=_FEW)
 

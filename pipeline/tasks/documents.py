@@ -113,7 +113,7 @@ def _pieces(
 
 
 def _check_tokens(document: Document, tokenizer: Tokenizer):
-  """Refuses what is no list of tokens, has padding, or is packed already."""
+  """Rejects anything but a list of tokens without padding, not yet packed."""
   where, ids = document.where, document.fields["input_ids"]
   if not isinstance(ids, list) or not all(type(n) is int for n in ids):
     raise InputError(

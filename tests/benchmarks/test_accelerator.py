@@ -75,8 +75,8 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
     exact("cudnn_packed", "bfloat16", failed="no engine"),
     exact("splash", "float32", not_run="needs TPUs"),
   ]
-  besides = [verify.Beside("cudnn", "bfloat16", 192, difference=float("nan"))]
-  monkeypatch.setattr(verify, "quick", lambda show, dtypes: (rows, besides))
+  comparisons = [verify.KernelComparison("cudnn", "bfloat16", 192, difference=float("nan"))]
+  monkeypatch.setattr(verify, "quick", lambda show, dtypes: (rows, comparisons))
   assert accelerator_session.prove(record, "bfloat16") == ["xla", "cudnn"]
   assert not accelerator_session.agrees(record, "cudnn", "bfloat16", 192)
   report = (tmp_path / "report.md").read_text()
@@ -91,12 +91,14 @@ def test_an_attention_that_fails_or_does_not_run_is_reported_and_not_timed(
 def test_a_kernel_that_is_wrong_in_rows_of_a_length_is_not_timed_there(
   record, tmp_path, monkeypatch
 ):
-  def beside_xla(name, dtype, row_length):
+  def compare_with_xla(name, dtype, row_length):
     if name == "cudnn":
-      return verify.Beside(name, dtype, row_length, failed="no engine")
-    return verify.Beside(name, dtype, row_length, difference=float(row_length == 512))
+      return verify.KernelComparison(name, dtype, row_length, failed="no engine")
+    return verify.KernelComparison(
+      name, dtype, row_length, difference=float(row_length == 512)
+    )
 
-  monkeypatch.setattr(verify, "beside_xla", beside_xla)
+  monkeypatch.setattr(verify, "compare_with_xla", compare_with_xla)
   for row_length, right in ((128, ["xla", "blocks"]), (512, ["xla"])):
     names = ["xla", "blocks", "cudnn"]
     agree = [accelerator_session.agrees(record, x, "float32", row_length) for x in names]
@@ -104,7 +106,7 @@ def test_a_kernel_that_is_wrong_in_rows_of_a_length_is_not_timed_there(
   report = (tmp_path / "report.md").read_text()
   assert "| blocks | float32 | 512 | 1.0e+00 | FAILS |" in report
   assert "| cudnn | float32 | 512 | no engine | refused |" in report
-  monkeypatch.setattr(verify, "beside_xla", None)  # each is compared once
+  monkeypatch.setattr(verify, "compare_with_xla", None)  # each is compared once
   assert not accelerator_session.agrees(record, "blocks", "float32", 512)
 
 

@@ -211,7 +211,11 @@ def as_if_on(monkeypatch, device, *, wrong=()):
   ("capability", "fields", "message"),
   [
     (None, {"attention_impl": "flash"}, "attention_impl is 'flash'; expected xla"),
-    (None, {"attention_impl": "splash"}, r"TPUs, found cpu\. Use .*, or attention_imp"),
+    (
+      None,
+      {"attention_impl": "splash"},
+      r"only on TPUs; this is a CPU\. Set .* or attention_imp",
+    ),
     (None, {"attention_dropout_rate": 0.1}, "needs an attention dropout of 0, found 0.1"),
     (None, {"positions": "alibi"}, "needs scores without a bias, found ALiBi's"),
     ("7.5", {"attention_impl": "cudnn"}, "of compute capability 7.5"),

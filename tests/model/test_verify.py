@@ -38,7 +38,10 @@ def test_a_model_that_looks_ahead_is_found(monkeypatch):
 @pytest.mark.parametrize(
   ("head", "implementation", "dtype", "reason"),
   [
-    *(("regression", k, "bfloat16", "needs") for k in ("cudnn", "cudnn_packed", "splash")),
+    *(
+      ("regression", k, "bfloat16", "runs only on")
+      for k in ("cudnn", "cudnn_packed", "splash")
+    ),
     (CAUSAL[0], "splash_interpret", "float32", "needs .*found ALiBi's"),
   ],
 )
@@ -97,14 +100,14 @@ def test_the_reference_agrees(head):
 
 
 def test_attention_that_is_wrong_packed_and_unpacked_alike_is_seen_beside_xla(monkeypatch):
-  assert verify.beside_xla("blocks", "float32", 128).passes
+  assert verify.compare_with_xla("blocks", "float32", 128).passes
   right = kernels.attend
   monkeypatch.setattr(kernels, "attend", lambda *x, **options: 1.01 * right(*x, **options))
-  wrong = verify.beside_xla("blocks", "float32", 128)
+  wrong = verify.compare_with_xla("blocks", "float32", 128)
   assert not wrong.passes
   assert 1e-3 < wrong.difference < 0.1
-  assert "1.0e-02 | FAILS" in verify.beside_table([wrong])
-  refused = verify.beside_table([dataclasses.replace(wrong, implementation="cudnn")])
+  assert "1.0e-02 | FAILS" in verify.comparison_table([wrong])
+  refused = verify.comparison_table([dataclasses.replace(wrong, implementation="cudnn")])
   assert "1.0e-02 | refused" in refused
   assert "auto takes another" in refused
 
@@ -118,19 +121,19 @@ def test_a_kernel_that_overflows_where_scores_are_low_is_seen_beside_xla(monkeyp
     total = weights.sum(-1, keepdims=True)
     return jnp.einsum("BNQK,BKNH->BQNH", jnp.where(total > 0, weights / total, 0), value)
 
-  assert not verify.beside_xla("blocks", "bfloat16", 64).failed
+  assert not verify.compare_with_xla("blocks", "bfloat16", 64).failed
   monkeypatch.setattr(kernels, "attend", naive)
-  assert not verify.beside_xla("blocks", "bfloat16", 64).passes
+  assert not verify.compare_with_xla("blocks", "bfloat16", 64).passes
 
 
 @pytest.mark.slow
 def test_quick_verifies_each_implementation_of_this_device():
-  rows, besides = verify.quick()
+  rows, comparisons = verify.quick()
   found = {(row.implementation, row.dtype) for row in rows}
   dtypes = ("float32", "bfloat16")
   assert found == {(name, dtype) for name in ("xla", "blocks") for dtype in dtypes}
-  assert {(x.dtype, x.row_length) for x in besides} == {
+  assert {(x.dtype, x.row_length) for x in comparisons} == {
     (dtype, length) for dtype in dtypes for length in verify.QUICK_LENGTHS
   }
   assert all(row.passes for row in rows)
-  assert all(x.passes for x in besides)
+  assert all(x.passes for x in comparisons)

@@ -57,7 +57,7 @@ def make_study(part: Part, names: Sequence[str], *, seeds: int = SEEDS) -> Study
   arms = [arm for arm in ARMS if arm.name in names]
   overrides = OVERRIDES | QUICK if part.quick else OVERRIDES
   seeds = part.seeds or (1 if part.quick else seeds)
-  folder = part.beside("learning_curves").folder
+  folder = part.sibling("learning_curves").folder
   return Study(folder, arms, overrides, seeds, part.jobs)
 
 

@@ -38,7 +38,7 @@ from lab.studies.paired_run import EARLY, EARLY_SHARE, held_out
 from lab.studies.study import ByArm, Results
 
 SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences in a step
-TARGET = 3  # times the accuracy of always predicting the commonest token
+TARGET = 3  # times the accuracy of always predicting the most frequent token
 RATES = ("twice_rate", "twice")  # twice the batch, with a raised learning rate and without
 
 

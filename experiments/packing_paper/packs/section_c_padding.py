@@ -15,7 +15,7 @@ from lab.plans import cached_plan
 from lab.statistics import spread_of
 from lab.table import table
 
-PHASES = {128: 900_000, 512: 100_000}  # steps with rows of so many tokens
+PHASES = {128: 900_000, 512: 100_000}  # steps for each row length
 LONGEST = 512
 SHORTENED = 0.5  # of the sequences, at most, section J
 ROWS = 256  # of a batch

@@ -24,7 +24,7 @@ ABOUT = (
 
 def make_study(part: Part) -> Study:
   """The study; raises as `curves.make_study`."""
-  one_phase = curves.make_study(part.beside("real_weights"))
+  one_phase = curves.make_study(part.sibling("real_weights"))
   config = one_phase.runs[0][1].config
   sequences = curves.QUICK_SEQUENCES if part.quick else curves.SEQUENCES
   phases = two_phases.make_phases(config, sequences, SHORT, FULL)

@@ -58,7 +58,7 @@ def exhibits(part: Part) -> list[Exhibit]:
     InputError: the text, the weights or a task are missing.
     Stopped: some runs failed.
   """
-  fast = curves.make_study(part.beside("real_weights"))
+  fast = curves.make_study(part.sibling("real_weights"))
   fast = dataclasses.replace(fast, arms=[arm for arm in fast.arms if arm.name in NAMES])
   gentle = dataclasses.replace(
     fast,

@@ -97,7 +97,7 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
   before = times()
   assert len(before) == 11  # four runs, their logs, and the weights of three
   monkeypatch.setattr(table_3, "GLUE", ("mrpc",))
-  after = part.beside("real_downstream")
+  after = part.sibling("real_downstream")
   tables = table_3.exhibits(after)
   assert [x.name for x in tables] == ["Table 3, on GLUE", "Table 3, gently, on STS-B"]
   for table, task in zip(tables, ("mrpc", "stsb_pairs"), strict=True):
