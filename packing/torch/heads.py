@@ -30,6 +30,7 @@ LAST = frozenset(
     "starcoder2",
   }
 )
+_ASK_CONFIG = ("eurobert", "modernbert")
 _BY_CONFIG = {"cls": "first", "bos": "first", "mean": "mean"}  # `classifier_pooling`
 
 
@@ -59,9 +60,15 @@ def packed_heads(model: Any) -> Any:
     InputError: it is another model, or its config asks for another pooling.
 
   Example:
-    >>> collator = PackedCollator.of(plan, model.config, answers="sequence")  # doctest: +SKIP
-    >>> packed_heads(model)(**collator([pack])).logits.shape  # doctest: +SKIP
-    torch.Size([1, 5, 2])
+    >>> import transformers  # doctest: +SKIP
+    >>> from packing.torch import PackedCollator, packed_heads
+    >>> config = transformers.BertConfig(num_labels=4)  # doctest: +SKIP
+    >>> model = transformers.BertForSequenceClassification(config)  # doctest: +SKIP
+    >>> model = packed_heads(model)  # doctest: +SKIP
+    >>> collator = PackedCollator.for_model(config, row_length=8)  # doctest: +SKIP
+    >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4], "label": 0}]
+    >>> model(**collator([pack])).logits.shape  # doctest: +SKIP
+    torch.Size([1, 2, 4])
   """
   if not isinstance(model, _BySequence):
     pooling_of(model)
@@ -85,7 +92,9 @@ def pooling_of(model: Any) -> Literal["first", "last", "mean"]:
     )
   if kind in LAST:
     return "last"
-  asked = getattr(config, "classifier_pooling", "cls")
+  if kind not in _ASK_CONFIG:
+    return "first"
+  asked = config.classifier_pooling
   if asked not in _BY_CONFIG:
     raise InputError(
       f"{name} has classifier_pooling={asked!r}; expected one of {sorted(_BY_CONFIG)}. "
