@@ -326,7 +326,11 @@ def test_what_would_not_equal_sequences_alone_is_refused(tmp_path):
   refused("Examples have no labels", make(), bare)
   refused("are a generator, which has no length", make(), (x for x in data))
   refused("^Example 0 has no input_ids", make(), [{"label": 1}])
-  refused("lengths.* is 13; max_sequence_length is 12", make(), [{"input_ids": [5] * 13}])
+  refused(
+    r"lengths\[0\] is 13; expected 1 to max_sequence_length=12",
+    make(),
+    [{"input_ids": [5] * 13}],
+  )
   refused("show rows to compute_metrics", make(), data, eval_do_concat_batches=False)
   with pytest.raises(packing.InputError, match="Give evaluation=examples"):
     packed_trainer(
