@@ -72,8 +72,18 @@ def packed_heads(model: Any) -> Any:
   """
   if not isinstance(model, _BySequence):
     pooling_of(model)
+    if model.base_model_prefix not in model._modules:  # its head would run another model
+      raise InputError(
+        f"{type(model).__name__} wraps the model with the head. Call packed_heads on the "
+        "model before it is wrapped."
+      )
     model.__class__ = _by_sequence(type(model))
   return model
+
+
+def has_packed_heads(model: torch.nn.Module) -> bool:
+  """Whether the model, or one that it wraps, answers for each sequence."""
+  return any(isinstance(module, _BySequence) for module in model.modules())
 
 
 def pooling_of(model: Any) -> Literal["first", "last", "mean"]:

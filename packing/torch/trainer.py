@@ -19,7 +19,7 @@ from packing.errors import InputError
 from packing.row import IGNORED, length_of
 from packing.torch.collator import PackedCollator
 from packing.torch.dataset import PackedDataset
-from packing.torch.heads import packed_heads
+from packing.torch.heads import has_packed_heads, packed_heads
 
 
 def packed_trainer(
@@ -67,7 +67,8 @@ def packed_trainer(
     ... )
     >>> trainer.train()  # doctest: +SKIP
   """
-  if type(model).__name__.endswith("ForSequenceClassification"):
+  is_plain = not has_packed_heads(model)
+  if is_plain and type(model).__name__.endswith("ForSequenceClassification"):
     packed_heads(model)
   _check(model, args)
   pack = functools.partial(_Packs, model=model, max_sequence_length=max_sequence_length)
@@ -122,13 +123,9 @@ class MaskingCollator:
 
 
 def _collator(model: Any, masking: Any, plan: packing.Plan) -> Any:
-  answers = "sequence" if _by_sequence(model) else "token"
+  answers = "sequence" if has_packed_heads(model) else "token"
   collator = PackedCollator.of(plan, model.config, answers=answers)
   return collator if masking is None else MaskingCollator(collator, masking)
-
-
-def _by_sequence(model: Any) -> bool:
-  return type(model).__name__.endswith("ForSequenceClassification")
 
 
 def _check(model: Any, args: TrainingArguments):
@@ -161,7 +158,11 @@ class _Packs(PackedDataset):
         "dataset, or use PackedIterableDataset with a Trainer."
       )
     if names := getattr(examples, "column_names", None):
-      kept = {"label", *inspect.signature(_plain(model).forward).parameters}
+      kept = {
+        "label",
+        "token_type_ids",
+        *inspect.signature(_plain(model).forward).parameters,
+      }
       examples = examples.remove_columns([name for name in names if name not in kept])
     self.lengths = np.array(
       [length_of(examples[i], f"Example {i}") for i in range(len(examples))]

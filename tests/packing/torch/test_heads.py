@@ -193,6 +193,20 @@ def test_other_models_are_refused_by_name(name, kind):
     packed_heads(torch.nn.Linear(2, 2))
 
 
+def test_a_model_is_to_be_changed_before_it_is_wrapped():
+  class ForSequenceClassification(torch.nn.Module):
+    def __init__(self, model):
+      super().__init__()
+      self.wrapped, self.config = model, model.config
+      self.base_model_prefix = model.base_model_prefix
+
+  model = make("bert")
+  with pytest.raises(packing.InputError, match="before it is wrapped"):
+    packed_heads(ForSequenceClassification(model))
+  assert not heads.has_packed_heads(ForSequenceClassification(model))
+  assert heads.has_packed_heads(ForSequenceClassification(packed_heads(model)))
+
+
 def test_a_pooling_that_reads_no_one_vector_is_refused():
   with pytest.raises(packing.InputError, match="classifier_pooling='late'; expected one"):
     packed_heads(make("eurobert", pooling="late"))
