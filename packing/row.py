@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -233,8 +233,13 @@ def lay_out_packs(
   row_length: int,
   max_sequences: int | None,
   *geometry: int,
+  answers: Literal["token", "sequence"] = "token",
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-  """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M]."""
+  """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M].
+
+  With answers by `sequence`, there are always `sequence_starts` and `sequence_mask`, and
+  labels that are lists of floats are those of sequences, float32[B, M, L].
+  """
   for pack in packs:
     if isinstance(pack, Mapping | str) or not hasattr(pack, "__len__"):
       raise InputError(f"A pack is {short_repr(pack)}; expected a list of examples.")
@@ -248,7 +253,11 @@ def lay_out_packs(
       raise InputError(
         f"Examples differ in fields: {sorted(fields)} and {sorted(example)}."
       )
-  single = {name for name in fields if not as_array(examples[0][name]).ndim}
+  by_sequence = answers == "sequence"
+  first = {name: as_array(examples[0][name]) for name in fields}
+  single = {name for name, x in first.items() if not x.ndim}
+  if by_sequence:
+    single |= {name for name in fields & {*LABELS} if first[name].dtype.kind == "f"}
   if "label" in single and "labels" in fields:
     raise InputError(
       "Examples have both label and labels, which become one field. Rename one of them."
@@ -268,7 +277,9 @@ def lay_out_packs(
     for pack, own in zip(packs, lengths, strict=True)
   ]
   batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
-  return batch, _of_sequences(packs, sorted(single), batch, width) if single else {}
+  if not single and not by_sequence:
+    return batch, {}
+  return batch, _of_sequences(packs, sorted(single), batch, width)
 
 
 def _fields_of(
@@ -302,6 +313,9 @@ def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
   for name in names:
     given = [example[name] for pack in packs for example in pack]
     arrays = list(map(as_array, given))
+    if arrays[0].ndim:
+      fields["labels"] = _vectors(name, arrays, is_used)
+      continue
     kinds = ["list" if x.ndim else x.dtype.kind for x in arrays]
     if wrong := [x for x, kind in zip(given, kinds, strict=True) if kind not in "iubf"]:
       raise InputError(
@@ -318,6 +332,20 @@ def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
     entries[is_used] = values
     fields["labels" if name in LABELS else name] = entries
   return fields
+
+
+def _vectors(name: str, arrays: list[np.ndarray], is_used: np.ndarray) -> np.ndarray:
+  """float32[B, M, L] of as many floats in each sequence, with NaN in empty places."""
+  shapes = {x.shape for x in arrays}
+  if len(shapes) > 1 or arrays[0].ndim != 1 or {x.dtype.kind for x in arrays} != {"f"}:
+    found = sorted({f"{x.dtype}{[*x.shape]}" for x in arrays})
+    raise InputError(
+      f"{name} of sequences are {', '.join(found)}; expected as many floats in each "
+      "example. Convert all to float, and give one for each class."
+    )
+  entries = np.full((*is_used.shape, *arrays[0].shape), np.nan, np.float32)
+  entries[is_used] = arrays
+  return entries
 
 
 class SameTypes:

@@ -50,6 +50,11 @@ class PackedDataset(Dataset):
     self._epoch[0] = check_integer("epoch", epoch, at_least=0)
 
   @property
+  def plan(self) -> packing.Plan:
+    """The plan of all epochs."""
+    return self._packs.plan
+
+  @property
   def assignment(self) -> packing.Assignment:
     """Which examples share a pack in this epoch."""
     own = self._packs.assignment(int(self._epoch))
