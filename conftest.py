@@ -5,6 +5,7 @@ import importlib.util
 NEEDED = {
   "packing/arrow.py": "pyarrow",
   "packing/torch": "torch",
+  "packing/torch/trainer.py": "transformers",
   "packing/grain": "grain",
   "packing/datasets": "datasets",
 }

@@ -148,7 +148,11 @@ def open_run(
     The checkpoint, and why this one, as in `choose_step`.
   """
   workdir.check_same(
-    folder, config, groups=("seed", "data.", "model."), ignore=_COMPUTATION_FIELDS
+    folder,
+    config,
+    groups=("seed", "data.", "model."),
+    ignore=_COMPUTATION_FIELDS,
+    remedy="by leaving these fields out",
   )
   # Process 0 chooses, since during training a newer checkpoint may appear at any moment.
   wanted = _STEP.value
@@ -174,11 +178,12 @@ def open_model(
     needed = MODELS[stored.config.FAMILY][head].__name__
     raise ConfigError(
       f"{folder} holds a {stored.kind.__name__}, but config.data.task={config.data.task} "
-      f"needs a {needed}. Train one with --config.model.init_from={folder}."
+      f"needs a {needed}. Train one: train.py with --config.model.init_from={folder}."
     )
   several = getattr(stored.config, "multi_label", False)
   gives, task = "several classes" if several else "one class", config.data.task
-  expected = f"the task of {folder}, which gives an example {gives}"
+  expected = f"{MULTI_LABEL!r}" if several else "'classification'"
+  expected = f"{expected}, since {folder} was trained to give an example {gives}"
   check(several == (task == MULTI_LABEL), "data.task", task, expected)
   init_from.check_length(config, stored.config.max_position_embeddings)
   return stored

@@ -131,7 +131,7 @@ def run(options: argparse.Namespace):
   """Runs the command with parsed options."""
   check_integer("--max-answer-length", options.max_answer_length, at_least=1)
   if options.out:
-    _check_out(options.out, options.input)
+    _check_out(options.out, options.input, embed=bool(options.embed))
   compiler.keep_programs()
   opened = open_model(options)
   results = make_results(opened, options)
@@ -250,8 +250,13 @@ def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
   print(f"{said}, {opened.computed}", file=sys.stderr)
 
 
-def _check_out(out: str, source: str):
-  """Refuses to write over what is read, or beside it in a folder that is read."""
+def _check_out(out: str, source: str, *, embed: bool):
+  """Refuses a name of another format, and to write over what is read, or beside it."""
+  suffix = pathlib.Path(out).suffix
+  formats = (".npy", ".parquet") if embed else ()
+  fits = suffix in formats or suffix.lower() not in (".npy", ".parquet", ".csv", ".tsv")
+  written = "a name in .npy, .parquet or .jsonl" if embed else "a name in .jsonl"
+  check(fits, "--out", out, f"{written}, since others hold JSON lines")
   target = pathlib.Path(out).resolve()
   read = {pathlib.Path(name).resolve() for name in (source, *glob.glob(source))}
   fits = source == STANDARD_INPUT or read.isdisjoint((target, *target.parents))

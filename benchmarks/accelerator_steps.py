@@ -200,8 +200,8 @@ def choose(case: Case, dtype: str) -> attention.Choice:
 
 
 def plan_of(row_length: int) -> packing.Plan:
-  """Wikipedia's sequences: the paper's plan up to 512 tokens, then the default for rows."""
+  """Wikipedia's sequences: the paper's plan up to 512 tokens, then that of `train.py`."""
   histogram = packing.load_histogram(f"wikipedia_{min(row_length, 2048)}")
   if row_length <= 512:
     return packing.pack(histogram, algorithm="optimal", max_sequences_per_pack=3)
-  return packing.pack(histogram, row_length=row_length)
+  return packing.pack(histogram, row_length=row_length, max_sequences_per_pack="auto")

@@ -3,7 +3,8 @@
     python -m benchmarks.packing --picture packing.png     speed, and peers with a picture
     python -m benchmarks.packing --only speed              our algorithms
     python -m benchmarks.packing --only optimal            the optimum of all histograms
-    python -m benchmarks.packing --only step               the sequences of one step
+    python -m benchmarks.packing --only step               the sequences of one step, also
+                                                           in groups and with two limits
 
 Peers that are not installed are named and left out; in a checkout, `pip install ".[peers]"`
 and `pip install --no-deps trl==1.16.0` install them. Each packer runs in its own process,
@@ -217,19 +218,25 @@ PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
     step_packers.row,
     ("lengths",),
   ),
+  "tasks": (
+    lambda options: step_packers.measure_tasks(options.sequences, options.batches),
+    step_packers.task_row,
+    ("task", "lengths"),
+  ),
 }
 USUAL = ("speed", "peers")  # without --only
+ALSO = {"step": ("tasks",)}  # what else --only runs, in the same run
 
 
 def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__, "packing")
   parser.add_argument("--only", choices=PARTS)
   add(parser, "--seeds", 3, "orders of arrival")
-  add(parser, "--batches", 100, "of each kind, with --only=step")
-  add(parser, "--sequences", 512, "of a batch, with --only=step")
+  add(parser, "--batches", 100, "of each kind, with --only=step or tasks")
+  add(parser, "--sequences", 512, "of a batch, with --only=step or tasks")
   add_picture(parser)
   options = parser.parse_args(arguments)
-  names = [options.only] if options.only else USUAL
+  names = (options.only, *ALSO.get(options.only, ())) if options.only else USUAL
   if options.picture and "peers" not in names:
     parser.error(f"--picture shows the peers, which --only={options.only} leaves out")
   results: dict[str, list[dict]] = {}

@@ -3,9 +3,14 @@
 A step has sequences of one of six kinds, rows of 32,768 tokens and 8 devices.
 Packers that only make packs deal them in order, with empty packs at the end.
 
-`partition` stands for trainers that divide the sequences into ceil(tokens / row) parts of
+The methods of trainers are written again, as their sources had them in 2025 and 2026.
+`partition` stands for those that divide the sequences into ceil(tokens / row) parts of
 nearly equal tokens by Karmarkar and Karp's largest differencing method, one part a pack,
-such as verl and those that took its code: parts may be longer than the row.
+such as verl and those that took its code: parts may be longer than the row. `mffd` is that
+of NeMo-RL.
+
+`measure_tasks` adds groups and a second limit. There `PEERS` has the methods of five
+trainers, extended to them, of which verl's makes more parts until none exceeds a limit.
 """
 
 from __future__ import annotations
@@ -67,21 +72,53 @@ def _dealt(packs: Packs) -> list[Packs]:
   return [packs[device::DEVICES] for device in range(DEVICES)]
 
 
-def _decreasing(lengths: np.ndarray, choose: Callable[[list[int]], int]) -> list[Packs]:
-  """First- or best-fit decreasing, sequence by sequence."""
+def _greedy(
+  sizes: np.ndarray, limits: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], int]
+) -> Packs:
+  """Puts items, one by one, where `choose` says, or into a new pack where it says -1.
+
+  Args:
+    sizes: int64[n, K]; each item's sizes, in the order of the items.
+    limits: int64[K]; what a pack holds of each.
+    choose: gets the space in the packs, int64[packs, K], and an item's sizes.
+  """
   packs: Packs = []
-  spaces: list[int] = []
-  for i in np.argsort(-lengths, kind="stable").tolist():
-    length = int(lengths[i])
-    fitting = [p for p, space in enumerate(spaces) if space >= length]
-    if not fitting:
+  space = np.tile(limits, (len(sizes), 1))
+  for i, own in enumerate(sizes):
+    chosen = choose(space[: len(packs)], own) if packs else -1
+    if chosen < 0:
       packs.append([])
-      spaces.append(ROW)
-      fitting = [len(packs) - 1]
-    chosen = min(fitting, key=lambda p: choose([spaces[p], p]))
+      chosen = len(packs) - 1
     packs[chosen].append(i)
-    spaces[chosen] -= length
-  return _dealt(packs)
+    space[chosen] -= own
+  return packs
+
+
+def _first(space: np.ndarray, own: np.ndarray) -> int:
+  fits = (space >= own).all(axis=1)
+  return int(fits.argmax()) if fits.any() else -1
+
+
+def _best(space: np.ndarray, own: np.ndarray) -> int:
+  fits = (space >= own).all(axis=1)
+  return int(np.where(fits, space[:, 0], ROW + 1).argmin()) if fits.any() else -1
+
+
+def _emptiest(space: np.ndarray, own: np.ndarray) -> int:
+  most = int(space[:, 0].argmax())
+  return most if (space[most] >= own).all() else -1
+
+
+def _decreasing(sizes: np.ndarray, limits: np.ndarray, choose) -> Packs:
+  """The same, the longest first."""
+  order = np.argsort(-sizes[:, 0], kind="stable")
+  packs = _greedy(sizes[order], limits, choose)
+  return [order[pack].tolist() for pack in packs]
+
+
+def _plain(choose) -> Callable[[np.ndarray], list[Packs]]:
+  row = np.array([ROW])
+  return lambda lengths: _dealt(_decreasing(lengths[:, None], row, choose))
 
 
 def _by(algorithm: str, lengths: np.ndarray) -> list[Packs]:
@@ -115,8 +152,8 @@ def _partition(lengths: np.ndarray) -> list[Packs]:
 PACKERS: dict[str, Callable[[np.ndarray], list[Packs]]] = {
   "optimal": functools.partial(_by, "optimal"),
   "pack_step": _ours,
-  "first-fit decreasing": lambda x: _decreasing(x, lambda pack: pack[1]),
-  "best-fit decreasing": lambda x: _decreasing(x, lambda pack: pack[0]),
+  "first-fit decreasing": _plain(_first),
+  "best-fit decreasing": _plain(_best),
   "mffd": functools.partial(_by, "mffd"),
   "partition": _partition,
 }
@@ -168,4 +205,102 @@ def row(record: dict) -> dict[str, str]:
     "largest : mean cost": f"{np.mean([x['largest_over_mean'] for x in ours]):.4f}",
     "milliseconds, median": f"{np.median(milliseconds):.1f}",
     "slowest": f"{max(milliseconds):.1f}",
+  }
+
+
+def _within(sizes: np.ndarray, limits: np.ndarray) -> Packs:
+  """As few parts of nearly equal sums as keep the limits."""
+  shares = (1e6 * (sizes / limits).max(axis=1)).astype(np.int64)
+  parts = int(-(-sizes.sum(axis=0) // limits).max())
+  while True:
+    packs = [pack for pack in partition(shares, parts) if pack]
+    if all((sizes[pack].sum(axis=0) <= limits).all() for pack in packs):
+      return packs
+    parts += 1
+
+
+# How each packs items of some sizes into packs with as many limits.
+PEERS: dict[str, Callable[[np.ndarray, np.ndarray], Packs]] = {
+  "axolotl": lambda sizes, limits: _decreasing(sizes, limits, _first),
+  "TRL": lambda sizes, limits: _decreasing(sizes, limits, _best),
+  "SkyRL": lambda sizes, limits: _decreasing(sizes, limits, _emptiest),
+  "slime": lambda sizes, limits: _greedy(sizes, limits, _first),
+  "verl": _within,
+}
+
+
+def _pairs(lengths: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, dict]:
+  """Pairs of preferences, each in one pack; of half the lengths, so that each fits."""
+  return np.maximum(lengths // 2, 1), {"groups": np.arange(lengths.size) // 2}
+
+
+def _samples(lengths: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, dict]:
+  """Eight samples of each prompt, on one device."""
+  return lengths, {"groups": np.arange(lengths.size) // 8, "together": "device"}
+
+
+def _images(lengths: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, dict]:
+  """Half of the sequences have images; both limits need about as many packs."""
+  share = np.where(rng.random(lengths.size) < 0.5, rng.random(lengths.size), 0)
+  images = (share * lengths).astype(np.int64)
+  limit = max(int(images.max()), int(1.05 * images.sum() * ROW / lengths.sum()))
+  return lengths, {"also": (images, limit)}
+
+
+# By what each is called: lengths and further arguments of `pack_step`.
+TASKS: dict[str, Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, dict]]] = {
+  "pairs in a pack": _pairs,
+  "samples on a device": _samples,
+  "image tokens": _images,
+}
+
+
+def _of_peer(peer: str, lengths: np.ndarray, options: dict) -> int:
+  """The packs that a peer's method needs; groups are dealt to devices as by verl."""
+  sizes, limits = lengths[:, None], np.array([ROW])
+  if "also" in options:
+    second, limit = options["also"]
+    sizes, limits = np.stack([lengths, second], axis=1), np.array([ROW, limit])
+  if "groups" not in options:
+    return len(PEERS[peer](sizes, limits))
+  groups = options["groups"]
+  sums = np.bincount(groups, lengths).astype(np.int64)
+  if options.get("together") != "device":
+    return len(PEERS[peer](sums[:, None], limits))
+  members = [np.isin(groups, own) for own in partition(sums, DEVICES)]
+  return DEVICES * max(len(PEERS[peer](sizes[own], limits)) for own in members)
+
+
+def measure_tasks(number: int, batches: int) -> Iterator[dict]:
+  """Packs some batches of each kind, with groups or a second limit, and as peers do."""
+  for task, kind in itertools.product(TASKS, KINDS):
+    records = []
+    for seed in range(batches):
+      rng = np.random.default_rng([seed, 1])
+      lengths, options = TASKS[task](lengths_of(kind, number, seed), rng)
+      arguments = {"row_length": ROW, "cost": COST} | options
+      start = time.process_time()
+      step = packing.pack_step(lengths, devices=DEVICES, **arguments)
+      seconds = time.process_time() - start
+      if options.get("together") != "device":  # its packs are a multiple of the devices
+        step = packing.pack_step(lengths, **arguments)
+      packs = {"pack_step": step.num_packs, "bound": step.lower_bound}
+      packs |= {peer: _of_peer(peer, lengths, options) for peer in PEERS}
+      records.append({"packs": packs, "seconds": seconds})
+    yield {"task": task, "kind": kind, "sequences": number, "batches": records}
+
+
+def task_row(record: dict) -> dict[str, str]:
+  """A row of the table of `measure_tasks`: mean packs, and the batches with no fewer."""
+  batches = record["batches"]
+  names = batches[0]["packs"]
+  fewest = [min(x["packs"][peer] for peer in PEERS) for x in batches]
+  no_more = sum(x["packs"]["pack_step"] <= n for x, n in zip(batches, fewest, strict=True))
+  return {
+    "task": record["task"],
+    "lengths": record["kind"],
+    **{name: f"{np.mean([x['packs'][name] for x in batches]):.2f}" for name in names},
+    "no more than any peer": f"{no_more} of {len(batches)}",
+    "milliseconds, median": f"{1e3 * np.median([x['seconds'] for x in batches]):.1f}",
+    "slowest": f"{1e3 * max(x['seconds'] for x in batches):.1f}",
   }

@@ -44,7 +44,7 @@ TRAINED = (
   "fine_tuning",
 )
 # Parts whose measurements are kept for a machine.
-TIMED = ("solution_times", "rounding", "speedups", "greedy_and_sort")
+TIMED = ("solution_times", "rounding", "speedups", "compiled_steps", "greedy_and_sort")
 # Folders with records, as patterns in the results; and the folder of the documents in
 # which each gets its file of records.
 STUDIES = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 import time
 
@@ -36,6 +37,7 @@ PARTS = {
   "model_changes": "section_3_model_changes",
   "unpadding_estimate": "figures_5_6_unpadding",
   "speedups": "table_2_speedups",
+  "compiled_steps": "section_c_compiled_steps",
   "greedy_and_sort": "table_1_greedy_and_sort",
   "learning_curves": "figures_3_4_15_to_17_curves",
   "adjustments": "section_3_3_adjustments",
@@ -86,7 +88,8 @@ def reproduce(options: argparse.Namespace) -> int:
       data=options.data,
     )
     try:
-      parts.make(module.exhibits, part)
+      by_and_by = inspect.isgeneratorfunction(module.exhibits)
+      (parts.make_by_and_by if by_and_by else parts.make)(module.exhibits, part)
     except (Stopped, *parts.MISTAKES) as error:
       failures[name] = str(error)
       _say(f"{title}: failed: {error}")

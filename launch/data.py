@@ -255,7 +255,10 @@ def read_batches(
   """
   reader: Reader = ShuffledSequences(dataset.train, seed=config.seed)
   if stream := config.data.stream:
-    expected = f"one process for all devices, not {jax.process_count()}"
+    expected = (
+      f"a source that several processes can read: a stream is read by one, not "
+      f"{jax.process_count()}. Start one process for all devices, or prepare the data"
+    )
     check(jax.process_count() == 1, "config.data.stream", stream, expected)
     reader = StreamedSequences(stream, settings_of(config.data), dataset.tokenizer)
   return OnlineBatches(

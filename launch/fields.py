@@ -42,7 +42,7 @@ def row_length(config: ConfigDict) -> int:
   return length if packing.algorithm == "none" else max(packing.row_length, length)
 
 
-def check(condition: bool, field: str, value, expected: str):
+def check(condition: bool, field: str, value, expected: str, *, remedy: str = ""):
   """Raises ConfigError with the field, its value and what was expected.
 
   Args:
@@ -50,11 +50,11 @@ def check(condition: bool, field: str, value, expected: str):
     field: the name of the field, without "config.".
     value: its value.
     expected: completes "expected ...".
+    remedy: what to do; by default, to set the field.
   """
   if not condition:
-    raise ConfigError(
-      f"config.{field} is {value!r}; expected {expected}. Set it with --config.{field}=..."
-    )
+    remedy = remedy or f"Set it with --config.{field}=..."
+    raise ConfigError(f"config.{field} is {value!r}; expected {expected}. {remedy}")
 
 
 def field_value(config: ConfigDict, name: str, *, where: str):

@@ -112,7 +112,8 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
     )
   if not stored.vocabulary.lowercase and not stored.vocabulary.by_json:
     raise ConfigError(
-      f"{_FIELD}={stored.directory} is cased, but text is lowercased. Choose another."
+      f"{_FIELD}={stored.directory} is cased, but text is lowercased without the model's "
+      f"tokenizer.json. Copy it there, or choose another model."
     )
   path = pathlib.Path(config.data.vocab_file)
   if config.data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":

@@ -150,8 +150,10 @@ class TrainingRun:
         f"--config.model.init_from={self.folder}, another --workdir."
       )
     if step > steps:
+      field = "duration" if self.config.train.duration else "steps"
       raise ConfigError(
-        f"The run is at step {step}; the config has {steps}. Raise --config.train.steps."
+        f"The run is at step {step}; the config has {steps}. Raise --config.train.{field}, "
+        "or give another --workdir."
       )
     try:
       batches.set_state(position)

@@ -123,6 +123,7 @@ class _Rules:
 
   def __init__(self, config: ConfigDict):
     self.config, self.values = config, flat(config)
+    self.defaults = flat(base_config())
     self.head = TASK_HEADS.get(config.data.task, "")
     self.family = family_of(config, self.head)
 
@@ -131,8 +132,11 @@ class _Rules:
     check(holds, field, self.values[field], expected)
 
   def only(self, value, field: str, why: str):
-    """A field that has its default unless another one is set."""
-    self.require(self.values[field] == value, field, f"{value!r} {why}")
+    """A field with only one value for such a run; often it has no effect there."""
+    found, remedy = self.values[field], f"Set --config.{field}={value}"
+    if value == self.defaults[field]:
+      remedy = f"Leave it out, or set --config.{field}={value}"
+    check(found == value, field, found, f"{value!r} {why}", remedy=f"{remedy}.")
 
   def check_model(self):
     """The fields of `model`, and the model's own rules."""
@@ -161,8 +165,12 @@ class _Rules:
       self.only(FAMILIES[0], "model.family", why)
       self.only(True, "model.position_reset", f"{why}: it counts within sequences")
     else:
-      why = f"with data.task={task}: only a GPT-2 has another"
-      self.only("alibi", "model.positions", why)
+      positions = config.model.positions
+      if positions != self.defaults["model.positions"]:
+        raise ConfigError(
+          f"config.model.positions is {positions!r}, which has no effect with "
+          f"data.task={task}: only a GPT-2 has a choice. Leave it out."
+        )
     lacks = f"another one with data.task={task}, which needs a head that {family} lacks"
     self.require(self.head in model.MODELS[family], "model.family", lacks)
     why = "with model.family=modern_bert"

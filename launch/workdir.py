@@ -79,7 +79,8 @@ def check(
       print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
   elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
     raise ConfigError(
-      f"--workdir={workdir} holds a model, not a run. Give it as --config.model.init_from."
+      f"--workdir={workdir} holds a model, not a run. Name another folder, and give this "
+      f"one as --config.model.init_from={workdir}."
     )
   try:
     workdir.mkdir(parents=True, exist_ok=True)

@@ -117,7 +117,9 @@ def _import(options) -> dict:
   check_new_folder(options.out)
   stored = hf.open_model(options.directory)
   if stored.step is not None:
-    raise weights.WeightsError(f"{options.directory} is a folder of this project already.")
+    raise weights.WeightsError(
+      f"{options.directory} is a folder of this project already. Use it without an import."
+    )
   params = stored.load()
   with whole_folder(options.out) as partial:
     copy_pooling(stored.directory, partial)

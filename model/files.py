@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -46,7 +47,9 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
     yield partial
     partial.rename(directory)
   except OSError as error:
-    raise NotWritten(f"Cannot write {directory}: {error}. Make room.") from error
+    # TensorStore gives no number.
+    room = " Make room." if error.errno in (None, errno.ENOSPC, errno.EDQUOT) else ""
+    raise NotWritten(f"Cannot write {directory}: {error}.{room}") from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 

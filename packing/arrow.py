@@ -14,8 +14,10 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from packing.errors import InputError
-from packing.row import check_no_padding
+from packing.row import check_no_padding, check_not_packed
 
+_TELLING = "attention_mask", "position_ids"  # of padding, and of rows packed already
+_COUNTS = "count", "counts", "frequency"  # beside a length, in a histogram
 _NAMES = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
 
 
@@ -55,7 +57,7 @@ def read_lengths(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, st
     if path.suffix == ".parquet":
       file = pa.parquet.ParquetFile(str(path))
       name = _choose_column(path, file.schema_arrow, column)
-      names = {name, *{"attention_mask"}.intersection(file.schema_arrow.names)}
+      names = {name, *{*_TELLING}.intersection(file.schema_arrow.names)}
       batches = file.iter_batches(columns=list(names))
     else:
       if path.suffix == ".arrow":
@@ -76,6 +78,12 @@ def _choose_column(path: pathlib.Path, schema: pa.Schema, column: str | None) ->
     if schema.names.count(name) > 1:
       raise InputError(f"{path} has several columns {name!r}. Rename one of them.")
     if name in schema.names:
+      counts = [x for x in _COUNTS if x in schema.names]
+      if counts and column is None and "length" in name:
+        raise InputError(
+          f"{path} has {name!r} and {counts[0]!r}, so it is a histogram. Give it with "
+          f"--histogram-file; or name the column of lengths, with --column {name}."
+        )
       return name
   wanted = f"no column {column!r}" if column else f"none of the columns {', '.join(_NAMES)}"
   described = ", ".join(f"{f.name} ({f.type})" for f in schema)
@@ -91,7 +99,7 @@ def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> n
   """The lengths in a column of an Arrow table: of its lists, or its integers.
 
   Args:
-    table: it may also have a column `attention_mask`.
+    table: it may also have a column `attention_mask` or `position_ids`.
     name: the column.
     where: the table's name, for messages.
 
@@ -99,8 +107,9 @@ def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> n
     int64[number of records].
 
   Raises:
-    InputError: the column holds something else, a value is missing, or `attention_mask` has
-      zeros in lists as long as these, so that the sequences are padded.
+    InputError: the column holds something else, a value is missing, `attention_mask` has
+      zeros in lists as long as these, so that the sequences are padded, or `position_ids`
+      begin again in one of them, so that it is packed already.
   """
   column, what = table.column(name), f"Column {name!r} of {where}"
   is_list = _is_list(column.type)
@@ -111,12 +120,17 @@ def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> n
   if column.null_count:
     raise InputError(f"{what} has {column.null_count} missing values. Drop these records.")
   lengths = pa.compute.list_value_length(column) if is_list else column
-  if is_list and "attention_mask" in table.schema.names:
-    mask = table.column("attention_mask")
-    if _is_list(mask.type):
-      sizes = pa.compute.list_value_length(mask)
-      if pa.compute.all(pa.compute.equal(sizes, lengths)).as_py():  # it is of this column
-        check_no_padding(what, pa.compute.list_flatten(mask))
+  for other in _TELLING if is_list else ():
+    told = table.column(other) if other in table.schema.names else None
+    if told is None or not _is_list(told.type):
+      continue
+    sizes = pa.compute.list_value_length(told)
+    if pa.compute.all(pa.compute.equal(sizes, lengths)).as_py():  # it is of this column
+      values = pa.compute.list_flatten(told)
+      if other == "attention_mask":
+        check_no_padding(what, values)
+      else:
+        check_not_packed(what, values, np.asarray(lengths))
   lengths = np.asarray(lengths)
   if lengths.size and lengths.max() > np.iinfo(np.int64).max:
     raise InputError(f"{what} holds {lengths.max()}; expected lengths in tokens.")

@@ -82,6 +82,17 @@ def check_integer(
   raise InputError(f"{name} is {short_repr(value)}; expected {expected}.")
 
 
+def multiples_near(value: int, of: int) -> str:
+  """The positive multiples of a number next to another, for a message.
+
+  Example:
+    >>> multiples_near(7, 2), multiples_near(1, 2)
+    ('6 or 8', '2')
+  """
+  below = value // of * of
+  return " or ".join(str(number) for number in (below, below + of) if number > 0)
+
+
 def as_array(values) -> np.ndarray:
   """`np.asarray`, but lists of different lengths give objects, for a check to refuse.
 

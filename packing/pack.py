@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from packing.algorithms.minimum_slack import mbs
 from packing.algorithms.nnls import ennlshp, nnlshp
 from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
-from packing.errors import InputError, check, check_integer
+from packing.errors import InputError, check, check_integer, short_repr
 from packing.histogram import Histogram, check_same_lengths
 from packing.plan import Plan
 from packing.problem import Geometry, Solution
@@ -63,8 +64,25 @@ def check_options(algorithm: str, options: Iterable[str]):
     InputError: the algorithm or an option is unknown.
   """
   known = sorted(algorithm_options(algorithm))
-  for name in sorted(options):
-    check(name in known, f"An option of {algorithm}", name, ", ".join(known) or "none")
+  takers: dict[str, list[str]] = {}
+  for other in ALGORITHMS:
+    for name in algorithm_options(other):
+      takers.setdefault(name, []).append(other)
+  for name in sorted(set(options).difference(known)):
+    # One of this algorithm is meant rather than one of another.
+    found = difflib.get_close_matches(name, known) or difflib.get_close_matches(
+      name, takers
+    )
+    hint = ""
+    if found and found[0] in known:
+      hint = f" Did you mean {found[0]}?"
+    elif found:
+      meant = "" if found[0] == name else f"Did you mean {found[0]}? "
+      hint = f" {meant}It is an option of {', '.join(takers[found[0]])}."
+    raise InputError(
+      f"An option of {algorithm} is {short_repr(name)}; expected "
+      f"{', '.join(known) or 'none'}.{hint}"
+    )
 
 
 def pack(
@@ -72,7 +90,7 @@ def pack(
   *,
   max_sequence_length: int | None = None,
   algorithm: str = "auto",
-  max_sequences_per_pack: int | str | None = "auto",
+  max_sequences_per_pack: int | str | None = None,
   row_length: int | None = None,
   length_multiple: int = 1,
   separator_tokens: int = 0,
@@ -88,8 +106,9 @@ def pack(
       otherwise that of the histogram.
     algorithm: a name from `ALGORITHMS`. The default, "auto", tries heuristics. If they miss
       the bound, it looks for the optimum for about two seconds of a core.
-    max_sequences_per_pack: the depth limit. "auto" chooses the smallest limit that costs at
-      most 0.5 % more packs; see `choose_depth`. None or "max" sets no limit.
+    max_sequences_per_pack: the depth limit; None or "max" sets none. "auto" chooses the
+      smallest limit that costs at most 0.5 % more packs; see `choose_depth`. It is worth
+      its price where each slot of a row costs, as in `train.py`, whose default it is.
     row_length: tokens of a row, at least those of the longest sequence. None for the
       histogram's maximum sequence length, rounded up to the multiple if necessary.
     length_multiple: lengths are rounded up to a multiple of this; the gap is padding.
@@ -151,6 +170,7 @@ def _count(lengths, max_sequence_length: int | None) -> Histogram:
       raise InputError("Lengths need a max_sequence_length in tokens, such as 512.")
     return Histogram.from_lengths(lengths, max_sequence_length=max_sequence_length)
   fits = max_sequence_length in (None, lengths.max_sequence_length)
-  expected = f"that of the histogram, {lengths.max_sequence_length}"
+  longest = lengths.max_sequence_length
+  expected = f"that of the histogram, {longest}; for longer rows, pass row_length"
   check(fits, "max_sequence_length", max_sequence_length, expected)
   return lengths

@@ -156,8 +156,10 @@ class Geometry:
       row_length = max(histogram.max_sequence_length, longest)
     row_length = check_integer("row_length", row_length, at_least=1, at_most=MAX_ROW_LENGTH)
     if row_length < longest:
+      rounded = f", rounded up to a multiple of {multiple}" if multiple > 1 else ""
       raise InputError(
-        f"row_length is {row_length}; expected at least {longest} for the longest sequence."
+        f"row_length is {row_length}; expected at least {longest} for the longest "
+        f"sequence, of {histogram.longest} tokens{rounded}."
       )
     if max_sequences_per_pack is None or max_sequences_per_pack == "max":
       depth = row_length

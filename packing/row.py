@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,8 @@ def length_of(example: Any, name: str = "An example") -> int:
     name: what to call it in a message.
 
   Raises:
-    InputError: there are no `input_ids`, they are not a list, or some are padding.
+    InputError: there are no `input_ids`, they are not a list, some are padding, or they are
+      those of several sequences.
   """
   if not isinstance(example, Mapping) or "input_ids" not in example:
     found = list(example) if isinstance(example, Mapping) else example
@@ -39,6 +40,7 @@ def length_of(example: Any, name: str = "An example") -> int:
       f"{name} has {short_repr(tokens)} as input_ids; expected a list of integers."
     )
   check_no_padding(name, example.get("attention_mask", ()))
+  check_not_packed(name, example.get("position_ids", ()), [len(tokens)])
   return len(tokens)
 
 
@@ -55,6 +57,29 @@ def check_no_padding(name: str, attention_mask: Any):
   if (as_array(attention_mask) == 0).any():
     raise InputError(
       f"{name} has zeros in attention_mask, which are padding. Tokenize with padding=False."
+    )
+
+
+def check_not_packed(name: str, position_ids: Any, lengths: Any):
+  """Refuses rows of several sequences, which would attend to one another.
+
+  Args:
+    name: what to call the sequences in the message.
+    position_ids: of all tokens, the sequences end to end; other values are not checked.
+    lengths: of the sequences.
+
+  Raises:
+    InputError: positions begin again inside a sequence.
+  """
+  positions = as_array(position_ids)
+  if positions.ndim != 1 or positions.dtype.kind not in "iu":
+    return  # no positions of tokens
+  steps = np.diff(positions)
+  steps[np.cumsum(lengths)[:-1] - 1] = 1  # from a sequence to the next
+  if (steps <= 0).any():
+    raise InputError(
+      f"{name} has position_ids that begin again inside a row, which is packed already. "
+      "Give each of its sequences alone."
     )
 
 
@@ -87,8 +112,12 @@ def make_row(
   >>> make_row([[5, 6], [4, 4, 4]], row_length=8, length_multiple=4)["input_ids"]
   array([5, 6, 0, 0, 4, 4, 4, 0], dtype=int32)
   """
+  sequences = list(sequences)
   if wrong := [x for x in sequences if not hasattr(x, "__len__")]:
-    raise InputError(f"A sequence is {short_repr(wrong[0])}; expected a list of tokens.")
+    raise InputError(
+      f"A sequence is {short_repr(wrong[0])}; expected a list of tokens. Put a single "
+      "sequence in a list."
+    )
   lengths = [len(sequence) for sequence in sequences]
   places, row = _lay_out(lengths, row_length, length_multiple, separator_tokens)
   return {"input_ids": _filled("Tokens", sequences, places, row_length)} | row
@@ -204,8 +233,13 @@ def lay_out_packs(
   row_length: int,
   max_sequences: int | None,
   *geometry: int,
+  answers: Literal["token", "sequence"] = "token",
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-  """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M]."""
+  """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M].
+
+  With answers by `sequence`, there are always `sequence_starts` and `sequence_mask`, and
+  labels that are lists of floats are those of sequences, float32[B, M, L].
+  """
   for pack in packs:
     if isinstance(pack, Mapping | str) or not hasattr(pack, "__len__"):
       raise InputError(f"A pack is {short_repr(pack)}; expected a list of examples.")
@@ -219,13 +253,17 @@ def lay_out_packs(
       raise InputError(
         f"Examples differ in fields: {sorted(fields)} and {sorted(example)}."
       )
-  single = {name for name in fields if not as_array(examples[0][name]).ndim}
+  by_sequence = answers == "sequence"
+  first = {name: as_array(examples[0][name]) for name in fields}
+  single = {name for name, x in first.items() if not x.ndim}
+  if by_sequence:
+    single |= {name for name in fields & {*LABELS} if first[name].dtype.kind == "f"}
   if "label" in single and "labels" in fields:
     raise InputError(
       "Examples have both label and labels, which become one field. Rename one of them."
     )
   if own := sorted(fields & _COMPUTED):
-    raise InputError(f"Examples have a field {own[0]}, which is computed here. Rename it.")
+    raise InputError(f"Examples have a field {own[0]}, which is computed here. Remove it.")
   depth = max(map(len, packs))
   if max_sequences is None:
     width = depth
@@ -239,7 +277,9 @@ def lay_out_packs(
     for pack, own in zip(packs, lengths, strict=True)
   ]
   batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
-  return batch, _of_sequences(packs, sorted(single), batch, width) if single else {}
+  if not single and not by_sequence:
+    return batch, {}
+  return batch, _of_sequences(packs, sorted(single), batch, width)
 
 
 def _fields_of(
@@ -252,7 +292,8 @@ def _fields_of(
     values = [as_array(example[name]) for example in pack]
     if (found := [len(x) if x.ndim == 1 else x.shape for x in values]) != lengths:
       raise InputError(
-        f"{name} has {found} values in the sequences of a pack; expected {lengths}."
+        f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
+        "for each token."
       )
     padding = IGNORED if name in LABELS else 0
     fields[name] = _filled(
@@ -272,6 +313,9 @@ def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
   for name in names:
     given = [example[name] for pack in packs for example in pack]
     arrays = list(map(as_array, given))
+    if arrays[0].ndim:
+      fields["labels"] = _vectors(name, arrays, is_used)
+      continue
     kinds = ["list" if x.ndim else x.dtype.kind for x in arrays]
     if wrong := [x for x, kind in zip(given, kinds, strict=True) if kind not in "iubf"]:
       raise InputError(
@@ -288,6 +332,20 @@ def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
     entries[is_used] = values
     fields["labels" if name in LABELS else name] = entries
   return fields
+
+
+def _vectors(name: str, arrays: list[np.ndarray], is_used: np.ndarray) -> np.ndarray:
+  """float32[B, M, L] of as many floats in each sequence, with NaN in empty places."""
+  shapes = {x.shape for x in arrays}
+  if len(shapes) > 1 or arrays[0].ndim != 1 or {x.dtype.kind for x in arrays} != {"f"}:
+    found = sorted({f"{x.dtype}{[*x.shape]}" for x in arrays})
+    raise InputError(
+      f"{name} of sequences are {', '.join(found)}; expected as many floats in each "
+      "example. Convert all to float, and give one for each class."
+    )
+  entries = np.full((*is_used.shape, *arrays[0].shape), np.nan, np.float32)
+  entries[is_used] = arrays
+  return entries
 
 
 class SameTypes:

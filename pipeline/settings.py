@@ -104,11 +104,14 @@ class DatasetSettings:
       >>> DatasetSettings("x.tsv", 128, columns="sentence=3, label=1").column_names()
       (('sentence', '3'), ('label', '1'))
     """
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     for text in filter(None, map(str.strip, self.columns.split(","))):
       field, separator, name = text.partition("=")
       if not separator or not field.strip() or not name.strip():
         raise InputError(f"columns is {short_repr(self.columns)}; expected FIELD=NAME,...")
+      known = dict(pairs).get(field.strip(), name.strip())
+      expected = f"one name for {field.strip()}"
+      check(known == name.strip(), "columns", self.columns, expected)
       pairs.append((field.strip(), name.strip()))
     return tuple(pairs)
 

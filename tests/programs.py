@@ -51,7 +51,7 @@ SETTINGS = fields(
   f"train.steps={STEPS} train.log_every=2 train.eval_every={STEPS // 2} "
   f"train.checkpoint_every={SAVED_EVERY} optimizer.warmup_steps=5 "
   # The rows come to about 16, a multiple of 4, so the steps stay as they are.
-  "packing.adjust=reduce_batch train.batch_size=20 train.micro_batch_size=4"
+  "train.batch_size=20 train.micro_batch_size=4"
 )
 
 

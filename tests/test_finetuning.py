@@ -271,8 +271,8 @@ def test_several_classes_are_trained_on_and_scored_packed_and_not(task):
   options["fields"] = fields | {"data.task": "classification"}
   refused = command(task, "several-hf", program="eval.py", **options)
   told = programs.complete(refused, task).stderr
-  assert "config.data.task is 'classification'; expected the task of" in told
-  assert "which gives an example several classes" in told
+  assert "config.data.task is 'classification'; expected 'multi_label', since" in told
+  assert "was trained to give an example several classes" in told
 
 
 @pytest.mark.slow

@@ -641,3 +641,21 @@ def test_what_is_read_is_not_written_over(folders, answer, tmp_path):
     assert (status, found) == (2, [])
     assert f"expected a file that --input={source} does not read" in errors
   assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+  ("options", "name", "expected"),
+  [
+    ((), "x.npy", "a name in .jsonl"),
+    ((), "x.csv", "a name in .jsonl"),
+    (("--embed",), "x.NPY", "a name in .npy, .parquet or .jsonl"),
+    (("--embed",), "x.csv", "a name in .npy, .parquet or .jsonl"),
+  ],
+)
+def test_a_name_of_another_format_is_refused(
+  folders, tmp_path, answer, options, name, expected
+):
+  out = tmp_path / name
+  status, _, errors = answer(folders / "classification", *options, f"--out={out}")
+  assert (status, out.exists()) == (2, False)
+  assert f"expected {expected}, since others hold JSON lines" in errors

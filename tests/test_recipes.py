@@ -61,7 +61,7 @@ OPTIONS = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqd
 @pytest.mark.parametrize(
   ("architecture", "sizes", "accumulate"),
   [
-    ("BertForMaskedLM", "SIZES", 1),
+    ("BertForMaskedLM", "SIZES", 2),
     ("ModernBertForMaskedLM", "MODERN_SIZES", 1),
     ("GPT2LMHeadModel", "GPT2_SIZES", 2),
   ],
@@ -69,9 +69,11 @@ OPTIONS = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqd
 def test_the_trainer_learns_what_it_would_of_sequences_alone(
   tmp_path, architecture, sizes, accumulate
 ):
-  """Two epochs of one step each; BERT's loss of micro-batches is their own mean."""
+  """Two epochs of one step each."""
   import torch
+  import transformers
 
+  from packing.torch import packed_trainer
   from tests.model import reference
 
   dropout = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop")
@@ -91,10 +93,14 @@ def test_the_trainer_learns_what_it_would_of_sequences_alone(
 
   options = {"output_dir": str(tmp_path), "learning_rate": 0.1, "optim": "sgd"}
   options |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "num_train_epochs": 2}
-  options |= {"gradient_accumulation_steps": accumulate, "longest": 16, "causal": causal}
+  options |= {"gradient_accumulation_steps": accumulate}
   options |= {"per_device_train_batch_size": -(-rows // accumulate)} | OPTIONS
-  recipe = runpy.run_path(str(RECIPE.with_name("hugging_face_trainer.py")))
-  trainer = recipe["packed_trainer"](packed, examples, **options)
+  trainer = packed_trainer(
+    packed,
+    examples,
+    args=transformers.TrainingArguments(**options),
+    max_sequence_length=16,
+  )
   before = [pack.tolist() for pack in trainer.train_dataset.assignment]
   trainer.train()
   assert trainer.state.global_step == 2
@@ -116,6 +122,50 @@ def test_the_trainer_learns_what_it_would_of_sequences_alone(
     torch.testing.assert_close(packed.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
     moved = bool((expected != start.state_dict()[name]).any())
     assert moved or "bias" in name or "embed" in name or "wpe" in name, name
+
+
+def letters_tokenizer(folder):
+  """A tokenizer with a word for each of eight letters."""
+  import transformers
+
+  vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+  (folder / "vocab.txt").write_text("\n".join(vocabulary))
+  return transformers.BertTokenizerFast(str(folder / "vocab.txt"))
+
+
+@pytest.mark.extra("torch", "transformers", "accelerate", "datasets")
+def test_the_recipe_of_the_trainer_classifies_texts_and_predicts_tokens(tmp_path):
+  import datasets
+  import torch
+
+  from tests.model import reference
+
+  rng = np.random.default_rng(0)
+  texts = [" ".join(rng.choice([*"abcdefgh"], n)) for n in rng.integers(1, 14, 60)]
+  records = [{"text": text, "label": int(text[0] in "abc")} for text in texts]
+  data = datasets.Dataset.from_list(records)
+  train, test = data.select(range(40)), data.select(range(40, 60))
+  tokenizer = letters_tokenizer(tmp_path)
+  recipe = runpy.run_path(str(RECIPE.with_name("hugging_face_trainer.py")))
+  options = {"output_dir": str(tmp_path), "longest": 16, "learning_rate": 0.01} | OPTIONS
+  model = reference.make("BertForSequenceClassification", **reference.SIZES["odd"])
+  trainer = recipe["classifier"](model, tokenizer, train, test, **options)
+  trainer.train()
+  found = trainer.evaluate()
+  with torch.no_grad():
+    right = [
+      int(model(**tokenizer(x["text"], return_tensors="pt")).logits.argmax()) == x["label"]
+      for x in test
+    ]
+  assert found["eval_accuracy"] == pytest.approx(np.mean(right))
+  assert 0 < sum(right) < len(right)
+  model = reference.make("BertForMaskedLM", **reference.SIZES["odd"])
+  examples = [tokenizer(text) for text in texts]
+  options |= {"logging_steps": 1, "num_train_epochs": 8}
+  trainer = recipe["masked_language_model"](model, tokenizer, examples, **options)
+  trainer.train()
+  losses = [x["loss"] for x in trainer.state.log_history if "loss" in x]
+  assert np.mean(losses[-8:]) < np.mean(losses[:8])
 
 
 def causal_model():

@@ -19,6 +19,9 @@ def get_sweep():
       "train.steps": 800,
       "train.eval_every": 100,
       "train.throughput_rounds": 0,
+      "train.batch_size": 16,
+      "optimizer.warmup_steps": 195,
+      "packing.adjust": "lamb_betas",  # as in the paper
     },
     "arms": {
       "packed": {},

@@ -1,29 +1,37 @@
-"""Packed rows in the Trainer of transformers."""
+"""Fine-tunes a classifier of texts on packed rows in the Trainer of transformers."""
 
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import DataCollatorForLanguageModeling, TrainingArguments
 
-import packing
-from packing.torch import PackedCollator, PackedDataset
-
-
-class OtherPacks(TrainerCallback):
-  """Lets other sequences share a pack in each epoch, also after a checkpoint."""
-
-  def __init__(self, dataset: PackedDataset):
-    self.dataset = dataset
-
-  def on_epoch_begin(self, args, state, control, **_):
-    self.dataset.set_epoch(int(state.epoch or 0))
+from packing.torch import packed_trainer
 
 
-def packed_trainer(model, examples, *, longest: int, causal: bool = False, **options):
-  lengths = [len(example["input_ids"]) for example in examples]
-  plan = packing.pack(lengths, max_sequence_length=longest)
-  dataset = PackedDataset(examples, plan, lengths=lengths)
-  return Trainer(
-    model=model,
-    args=TrainingArguments(remove_unused_columns=False, **options),
-    train_dataset=dataset,
-    data_collator=PackedCollator.of(plan, model.config, causal=causal),
-    callbacks=[OtherPacks(dataset)],
+def accuracy(found):
+  """As without packing: one prediction and one label for each text, in their order."""
+  return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+
+
+def classifier(model, tokenizer, train, test, *, longest: int = 512, **options):
+  """A trainer of a ...ForSequenceClassification; datasets have columns text and label."""
+
+  def tokenized(texts):
+    return texts.map(lambda x: tokenizer(x["text"], truncation=True, max_length=longest))
+
+  return packed_trainer(
+    model,
+    tokenized(train),
+    tokenized(test),
+    args=TrainingArguments(**options),
+    max_sequence_length=longest,
+    compute_metrics=accuracy,
+  )
+
+
+def masked_language_model(model, tokenizer, examples, *, longest: int = 512, **options):
+  """A trainer of a ...ForMaskedLM, which masks other tokens in each epoch."""
+  return packed_trainer(
+    model,
+    examples,
+    args=TrainingArguments(**options),
+    max_sequence_length=longest,
+    masking=DataCollatorForLanguageModeling(tokenizer),
   )

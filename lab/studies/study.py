@@ -47,6 +47,13 @@ _REMOVED = {
   **{"assignment": "fresh", "pooling": "cls", "profile": 0, "vocab_multiple": 1},
   **{"skip_bad_steps": 0},
 }
+QUICKSTART = "configs/quickstart.py"
+# Its recipe when the first studies were made, by which their records are recognised.
+_ITS_RECIPE = {
+  "train.batch_size": 16,
+  "train.steps": 3322,
+  "optimizer.warmup_steps": 195,
+}
 # Pairs of runs are compared to the last digits, whatever device a machine has.
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
 # The cost of a run whose rows have one sequence each, relative to other runs.
@@ -83,7 +90,7 @@ class Study:
   overrides: Mapping[str, Any]  # fields of the config of all arms
   seeds: int = SEEDS  # of each arm
   jobs: int = 1  # runs at a time
-  config: str = "configs/quickstart.py"  # the file that all runs start from
+  config: str = QUICKSTART  # the file that all runs start from
   module: str = "lab.studies.paired_run"  # makes a run, by `worker`
   first_seed: int = 1  # seed 0 is for choosing the recipe
 
@@ -97,7 +104,9 @@ class Study:
     arms = {arm.name: arm for arm in self.arms}
     spec = {
       "config": self.config,
-      "overrides": COMPUTATION | dict(self.overrides),
+      "overrides": COMPUTATION
+      | (_ITS_RECIPE if self.config == QUICKSTART else {})
+      | dict(self.overrides),
       "arms": {name: dict(arm.fields) for name, arm in arms.items()},
       "grid": {"seed": [self.first_seed + i for i in range(self.seeds)]},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launch.recipe.adjustment import Recipe
+from launch.recipe.adjustment import ABOVE_DEFAULT, Recipe
 
 
 def table(before: Recipe, after: Recipe) -> str:
@@ -51,8 +51,16 @@ def table(before: Recipe, after: Recipe) -> str:
   add("learning rate", lambda r: r.learning_rate, short)
   add("beta 1", lambda r: r.b1, lambda x: f"{x:.6f}", change=f"** {p}")
   add("beta 2", lambda r: r.b2, lambda x: f"{x:.6f}", change=f"** {p}")
+  found = "ended lowest of four"
+  if above := ABOVE_DEFAULT.get(after.adjust):
+    found = f"ended {above:.3f} nats above reduce_batch"
+  elif after.adjust != "reduce_batch":
+    found = "was not tried"
   widths = [max(len(line[i]) for line in lines) for i in range(3)]
-  return "\n".join(
+  rows = [
     f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip()
     for a, b, c, d in lines
-  )
+  ]
+  if after.packing_factor > 1:
+    rows.append(f"In our study {after.adjust} {found} (docs/training.md).")
+  return "\n".join(rows)

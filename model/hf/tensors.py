@@ -34,7 +34,9 @@ def read_headers(directory: pathlib.Path, kind: names.Kind) -> dict[str, Tensor]
         part = file.get_slice(stored_name)
         name = names.current_name(stored_name, kind)
         if name in tensors:
-          raise WeightsError(f"{directory} holds {name} twice, also as {stored_name}.")
+          raise WeightsError(
+            f"{directory} holds {name} twice, also as {stored_name}. Remove one."
+          )
         tensors[name] = Tensor(stored_name, tuple(part.get_shape()), part.get_dtype())
   except (OSError, safetensors.SafetensorError) as error:
     raise WeightsError(f"{path} cannot be read: {error}. Download it again.") from error
@@ -109,6 +111,9 @@ def load(
 
   for copy, original in names.tied(kind).items():
     if copy in tensors and not np.array_equal(read(copy), read(original)):
-      raise WeightsError(f"In {directory}, {copy} is not a copy of {original}.")
+      raise WeightsError(
+        f"In {directory}, {copy} is not a copy of {original}; expected tied weights. "
+        "Choose another model."
+      )
 
   return jax.tree.map(jnp.asarray, names.from_tensors(read, expected, kind))

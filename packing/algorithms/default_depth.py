@@ -1,4 +1,4 @@
-"""Chooses a depth limit if the caller sets none."""
+"""Chooses a depth limit, where slots for sequences cost something."""
 
 from __future__ import annotations
 

@@ -11,7 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from packing.errors import InputError, check, check_integer, check_numbers
+from packing.errors import (
+  InputError,
+  check,
+  check_integer,
+  check_numbers,
+  multiples_near,
+)
 from packing.histogram import Histogram
 
 
@@ -219,7 +225,10 @@ def _check_step(packs: int, parts: int, name: str):
   check_integer("The number of packs of a step", packs, at_least=1)
   check_integer(f"The number of {name}", parts, at_least=1)
   if packs % parts:
-    raise InputError(f"A step has {packs} packs; expected a multiple of {parts} {name}.")
+    raise InputError(
+      f"A step has {packs} packs; expected a multiple of {parts}, the {name}, such as "
+      f"{multiples_near(packs, parts)}."
+    )
 
 
 def deal(costs, devices: int) -> np.ndarray:

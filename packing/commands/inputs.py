@@ -39,7 +39,8 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
   """Reads the lengths of sequences.
 
   Args:
-    path: a `.npy` vector of integers; a text file of integers, or "-" for standard input;
+    path: a `.npy` vector of integers; a text file of integers, not two a line, or "-" for
+      standard input;
       a CSV or TSV file with a column of integers; an Arrow or Parquet file with a column of
       lists (their sizes are the lengths) or of integers (the lengths); or a directory of
       such Arrow or Parquet files, as Hugging Face `save_to_disk` and `python -m pipeline
@@ -155,7 +156,21 @@ def _from_npy(path: pathlib.Path) -> np.ndarray:
 
 def _integers(text: str | bytes, where: str) -> np.ndarray:
   try:
-    return np.array(text.split(), np.int64)
+    lines = text if isinstance(text, str) else text.decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise InputError(f"{where} is not text; expected integers, the lengths.") from error
+  if wrong := re.search(r"\S*[^\s0-9+-]\S*", lines):
+    raise InputError(
+      f"{where} has {short_repr(wrong.group())}; expected integers, the lengths."
+    )
+  numbers = lines.split()
+  if len(numbers) > 2 and {len(line.split()) for line in lines.splitlines()} == {2}:
+    raise InputError(
+      f"{where} has two numbers a line; expected one, the length. Leave out the other, "
+      "such as what uniq -c counts."
+    )
+  try:
+    return np.array(numbers, np.int64)
   except (ValueError, OverflowError) as error:
     raise InputError(f"{where}: {error}; expected integers, the lengths.") from error
 

@@ -37,9 +37,9 @@ def add_arguments(command: argparse.ArgumentParser):
   command.add_argument(
     "--max-sequences-per-pack",
     metavar="M",
-    default="auto",
-    help="depth limit, or max for no limit (default: auto, the smallest limit that costs "
-    "at most 0.5 %% more packs)",
+    default="max",
+    help="depth limit; max for no limit, auto for the smallest limit that costs at most "
+    "0.5 %% more packs (default: %(default)s)",
   )
   command.add_argument(
     "--option",

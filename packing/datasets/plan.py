@@ -60,7 +60,8 @@ def pack_dataset(
     )
   check_integer("epoch", epoch, at_least=0)
   if lengths is None and "input_ids" in dataset.column_names:
-    names = [x for x in ("input_ids", "attention_mask") if x in dataset.column_names]
+    wanted = "input_ids", "attention_mask", "position_ids"
+    names = [x for x in wanted if x in dataset.column_names]
     table = dataset.select_columns(names).with_format("arrow")[:]
     lengths = column_lengths(table, "input_ids", "the dataset")
   if dataset.format["type"] in _TABLES:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 
-from packing.errors import InputError, check_integer, short_repr
+from packing.errors import InputError, check, check_integer, short_repr
 
 _STATE_VERSION = 2
 
@@ -102,7 +102,9 @@ class OnlinePacker:
     Raises:
       InputError: the length is not a whole number in 1..row_length.
     """
-    length = check_integer("length", length, at_least=1, at_most=self._row_length)
+    length = check_integer("length", length, at_least=1)
+    expected = f"at most row_length={self._row_length}. Truncate or split the sequence"
+    check(length <= self._row_length, "length", length, expected)
     bisect.insort(self._waiting, (length, -self._arrivals, name), key=_no_name)
     self._arrivals += 1
     closed: list[list] = []

@@ -114,7 +114,8 @@ def outputs_and_gradients(
   if "jax" in sys.modules:
     return _gradients_jax(apply, params, weigh)
   raise ValueError(
-    f"params is {type(params).__name__}; expected JAX arrays, or a dict or list of tensors."
+    f"params is {type(params).__name__}; expected JAX arrays, or a dict or list of tensors "
+    "of PyTorch, with the library imported: import jax, or import torch."
   )
 
 

@@ -109,7 +109,8 @@ def _check_alive(influences: list[Leak], probe: Probe, batch: Arrays):
   for place in places(batch):
     if all(leak.target != place for leak in own):
       raise AssertionError(
-        f"The outputs of {place} do not depend on its own tokens, so nothing is proved."
+        f"The outputs of {place} do not depend on its own tokens, so nothing is proved. "
+        "Give a function that reads input_ids or input_embeddings of its batch."
       )
   names = {leak.output for leak in own}
   for name, output in probe.apply(probe.params, batch).items():

@@ -14,9 +14,27 @@ one shape:
 [{'input_ids': (2, 6), 'position_ids': (2, 6), 'attention_mask': (2, 1, 6, 6)}]
 """
 
+from typing import Any
+
 from packing.row import IGNORED
 from packing.torch.collator import PackedCollator
 from packing.torch.dataset import PackedDataset
+from packing.torch.heads import packed_heads
 from packing.torch.stream import PackedIterableDataset
 
-__all__ = ["IGNORED", "PackedCollator", "PackedDataset", "PackedIterableDataset"]
+__all__ = [
+  "IGNORED",
+  "PackedCollator",
+  "PackedDataset",
+  "PackedIterableDataset",
+  "packed_heads",
+]
+_OF_TRANSFORMERS = ("MaskingCollator", "packed_trainer")  # imported when they are asked for
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _OF_TRANSFORMERS:
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  from packing.torch import trainer
+
+  return getattr(trainer, name)

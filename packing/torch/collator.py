@@ -44,6 +44,9 @@ class PackedCollator:
     max_sequences: M, the most sequences in a row. Without it, fields with an entry for each
       sequence are as wide as the batch needs.
     length_multiple, separator_tokens: as in the plan.
+    answers: what the model answers for: each `token`, or each `sequence`, as after
+      `packed_heads`. For sequences there are always their places, labels may be lists of
+      as many floats (one for each class), and tokens do not become labels.
 
   Raises:
     InputError: an attribute is out of range, the masks of one row would take more than 2
@@ -57,6 +60,8 @@ class PackedCollator:
     ([[0, 1, 0, 1, 2, 0]], [[1, 0]])
     >>> batch["sequence_starts"].tolist()  # where the [CLS] of each sequence is
     [[0, 2]]
+    >>> batch["sequence_ends"].tolist()  # its last token
+    [[1, 4]]
     >>> (batch["attention_mask"][0, 0] == 0).int().tolist()[:3]
     [[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0]]
   """
@@ -73,6 +78,7 @@ class PackedCollator:
   max_sequences: int | None = None
   length_multiple: int = 1
   separator_tokens: int = 0
+  answers: Literal["token", "sequence"] = "token"
   _same_types: SameTypes = dataclasses.field(
     default_factory=SameTypes, init=False, repr=False, compare=False
   )
@@ -89,6 +95,7 @@ class PackedCollator:
     check(
       self.local_layers in ("some", "all"), "local_layers", self.local_layers, "some or all"
     )
+    check(self.answers in ("token", "sequence"), "answers", self.answers, "token, sequence")
     if self.attention == "flash" and self.window is not None:
       raise InputError("window is for masks; FlashAttention gets it from the model.")
     if (
@@ -171,8 +178,9 @@ class PackedCollator:
       `full_attention` and `sliding_attention`; and the other lists of the examples, [B, S],
       integers or floats, which are 0 in padding, or -100 in `labels`. If examples have
       single numbers, these become [B, M], with -100 or NaN in empty places, a `label` is
-      renamed `labels`, and there are also `sequence_starts` int64[B, M] and
-      `sequence_mask` bool[B, M]. For FlashAttention, B and S become 1 and B x S.
+      renamed `labels`, and there are also `sequence_starts` and `sequence_ends`, int64[B,
+      M], the places of the first and the last token of each sequence, and `sequence_mask`
+      bool[B, M]. For FlashAttention, B and S become 1 and B x S.
       `cu_seq_lens_q` and `cu_seq_lens_k`, int32, and `max_length_q` and `max_length_k`
       replace the mask; padding counts as a sequence. If causal, there is also `use_cache`,
       False: with a cache, transformers does not look for several sequences in a row.
@@ -207,6 +215,7 @@ class PackedCollator:
       self.max_sequences,
       self.length_multiple,
       self.separator_tokens,
+      answers=self.answers,
     )
     return self._same_types(tokens | sequences), set(sequences)
 
@@ -226,7 +235,10 @@ class PackedCollator:
         raise InputError(
           f"max_sequences is {segments.shape[1]}; expected less than the row length."
         )
-    if self.causal:
+    if "sequence_starts" in batch:
+      batch["sequence_ends"] = _last_places(segments, batch["sequence_starts"].shape[1])
+      of_sequences = of_sequences | {"sequence_ends"}
+    if self.causal and self.answers == "token":
       batch.setdefault("labels", batch["input_ids"])
     if "labels" in batch and "labels" not in of_sequences:
       is_target = is_real & (positions > 0) if self.causal else is_real
@@ -236,9 +248,9 @@ class PackedCollator:
       "position_ids": positions + self.first_position,
     }
     if self.attention == "flash":
-      if "sequence_starts" in batch:  # places in the one long row
-        first = segments.shape[1] * torch.arange(len(segments))[:, None]
-        batch["sequence_starts"] = batch["sequence_starts"] + first
+      first = segments.shape[1] * torch.arange(len(segments))[:, None]
+      for name in of_sequences & {"sequence_starts", "sequence_ends"}:
+        batch[name] = batch[name] + first  # places in the one long row
       flat = {
         name: x if name in of_sequences else x.reshape(1, -1) for name, x in batch.items()
       }
@@ -283,3 +295,10 @@ class PackedCollator:
       "max_length_q": longest,
       "max_length_k": longest,
     }
+
+
+def _last_places(segments: torch.Tensor, width: int) -> torch.Tensor:
+  """int64[B, M]; the place of the last token of each sequence, or 0 if there is none."""
+  places = torch.arange(segments.shape[1]).expand_as(segments)
+  last = torch.zeros(len(segments), width + 1, dtype=torch.int64)
+  return last.scatter_reduce(1, segments, places, "amax")[:, 1:]

@@ -9,7 +9,7 @@ import numpy as np
 
 import packing
 from packing.epochs import PerEpoch
-from packing.errors import check, check_integer
+from packing.errors import check, check_integer, multiples_near
 
 Balance = Literal["none", "devices"]
 BALANCES = get_args(Balance)
@@ -38,7 +38,9 @@ class BalancedOrder:
   ):
     for name, number in (("devices", devices), ("group", group)):
       divides = batch_size % check_integer(name, number, at_least=1) == 0
-      check(divides, "batch_size", batch_size, f"a multiple of {name}={number} to balance")
+      near = multiples_near(batch_size, number)
+      expected = f"a multiple of {name}={number} to balance, such as {near}"
+      check(divides, "batch_size", batch_size, expected)
     self._devices, self._batch_size = devices, batch_size
     self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)
     order = functools.partial(_order, plan, batch_size, group, seed)

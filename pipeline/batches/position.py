@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from packing import InputError
-from packing.errors import check, check_integer, short_repr
+from packing.errors import check, check_integer, multiples_near, short_repr
 
 
 def block_of_process(batch_size: int, process_index: int, process_count: int) -> slice:
@@ -19,7 +19,9 @@ def block_of_process(batch_size: int, process_index: int, process_count: int) ->
   check_integer("process_count", process_count, at_least=1)
   check_integer("process_index", process_index, at_least=0, at_most=process_count - 1)
   divides = batch_size % process_count == 0
-  check(divides, "batch_size", batch_size, f"a multiple of the {process_count} processes")
+  near = multiples_near(batch_size, process_count)
+  expected = f"a multiple of the {process_count} processes, such as {near}"
+  check(divides, "batch_size", batch_size, expected)
   size = batch_size // process_count
   return slice(process_index * size, (process_index + 1) * size)
 

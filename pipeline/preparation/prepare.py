@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 
 from packing import InputError
@@ -31,6 +32,7 @@ from pipeline.tokenizer import Tokenizer
 
 MAX_CLASSES = 1000  # that are found in the data
 _LOCK = ".lock"
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 
 
 def prepare(
@@ -78,12 +80,17 @@ def prepare(
     vocabulary.id_of(token)  # type: ignore[union-attr]
   if task.names_labels and not settings.labels:
     names = find_classes(sources[TRAIN], fields, settings.task)
+    if not names:
+      what = "class in its records" if settings.task == glue.MULTI_LABEL else "records"
+      raise InputError(f"{settings.source} has no {what}. Name another source.")
     if len(names) < 2:
-      only = ", ".join(map(repr, names)) or "none"
-      raise InputError(f"{settings.source} has only the class {only}; expected several.")
+      raise InputError(
+        f"{settings.source} has only the class {names[0]!r}; expected several."
+      )
     settings = dataclasses.replace(settings, labels=json.dumps(names, ensure_ascii=False))
     task, settings = find_task(settings)
-    print(f"{len(names)} classes in {settings.source}: {', '.join(names)}", file=sys.stderr)
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names)
+    print(f"{len(names)} classes in {settings.source}: {shown}", file=sys.stderr)
   if settings.task == "tagging" and not tagging.mark_entities(task.label_names):
     print(
       "The tags are of no scheme of entities (IOB, IOE, BIOES, BILOU), so `score` is the "
@@ -135,13 +142,14 @@ def find_classes(
   also those of no document.
 
   Raises:
-    InputError: a value cannot name a class, there are more than `MAX_CLASSES`, files
-      declare different classes, or each document lists all of several classes, as
-      `[0, 1]` and `[1, 0]` do.
+    InputError: a value cannot name a class, two look alike, there are more than
+      `MAX_CLASSES`, files declare different classes, or each document lists all of several
+      classes, as `[0, 1]` and `[1, 0]` do.
   """
   partitions = list(partitions)
   (field,) = set(fields.classes) & set(fields.required)
   names, kinds, fewest = set[str](), set[bool](), MAX_CLASSES
+  alike: dict[str, str] = {}
   for document in itertools.chain.from_iterable(part.read() for part in partitions):
     value = document.fields[field]
     if field == "label":
@@ -163,6 +171,12 @@ def find_classes(
           "or numbers everywhere."
         )
       names.add(str(one))
+      other = alike.setdefault(_as_seen(str(one)), str(one))
+      if other != str(one):
+        raise InputError(
+          f"{document.where}: {field} {one!a} looks like {other!a} before it. "
+          "Spell them alike; if they are two classes, name all classes with labels."
+        )
     if len(names) > MAX_CLASSES:
       raise InputError(
         f"{document.where}: {field} has over {MAX_CLASSES} values. Set labels or columns."
@@ -191,6 +205,17 @@ def find_classes(
   numbered = all(name.isdecimal() for name in names)
   # 007 and 7 are one number; their texts, too, decide.
   return sorted(names, key=lambda name: (int(name) if numbered else 0, name))
+
+
+def _as_seen(name: str) -> str:
+  """A name without what nobody sees: spaces around it, and how its accents are encoded.
+
+  Example:
+    >>> _as_seen(" cafe\u0301\xa0") == _as_seen("caf\xe9")
+    True
+  """
+  visible = unicodedata.normalize("NFC", name).translate(_INVISIBLE)
+  return " ".join(visible.split())
 
 
 def _specs(settings: DatasetSettings) -> dict[str, str]:
@@ -282,7 +307,7 @@ def _open_same(
   ]
   if differences:
     raise InputError(
-      f"{directory} has other settings ({'; '.join(differences)}). Name another."
+      f"{directory} has other settings ({'; '.join(differences)}). Name another folder."
     )
   if vocabulary and vocabulary.definition != dataset.tokenizer.definition:
     raise InputError(f"{directory} has another vocabulary. Name another folder.")
@@ -311,7 +336,7 @@ def _check_sources(
 
   The standard library is not compared, since it changes with each patch of Python.
   """
-  specs = _specs(settings)
+  specs, directory = _specs(settings), dataset.directory
   for split, before in dataset.manifest["source"].items():
     if specs[split].partition(":")[0] == "stdlib":
       continue
@@ -322,19 +347,20 @@ def _check_sources(
       continue  # gone, but a finished dataset does not need it
     if now["sha256"] != before["sha256"]:
       changes = [
-        f"{before[unit]:,} -> {now[unit]:,} {unit}"
+        f"{before[unit]:,} {unit} then, {now[unit]:,} now"
         for unit in ("files", "bytes")
         if before[unit] != now[unit]
-      ] or ["other names or sizes of files"]
+      ]
       raise InputError(
-        f"{specs[split]} has changed since this dataset was prepared "
-        f"({', '.join(changes)}). Set another --config.data.directory or --out."
+        f"{specs[split]} has changed since {directory} was prepared "
+        f"({', '.join(changes) or 'other names of files'}). Name another folder for a new "
+        "dataset, or restore the source."
       )
-    written = (dataset.directory / MANIFEST).stat().st_mtime_ns
+    written = (directory / MANIFEST).stat().st_mtime_ns
     inputs = [entry for partition in partitions for entry in partition.inputs()]
     if later := [name for name, _, changed in inputs if changed > written]:
       print(
-        f"WARNING: {later[0]} changed after {dataset.directory} was prepared, which keeps "
+        f"WARNING: {later[0]} changed after {directory} was prepared, which keeps "
         "what it had. To prepare it again, name another folder.",
         file=sys.stderr,
       )

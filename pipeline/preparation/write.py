@@ -257,8 +257,13 @@ def _check_enough(preparation: Preparation, counts: dict):
   holds_out = settings.held_out_source or settings.held_out_fraction
   for split in (TRAIN, HELD_OUT) if holds_out else (TRAIN,):
     if counts[split]["documents"] < least or not counts[split]["sequences"]:
-      others = " or ".join(filter(None, ("`documents`", "held_out_fraction", task.filter)))
+      of_text = "`documents`" if task.fields == ("text",) else ""
+      share = "held_out_fraction" if settings.held_out_fraction else ""
+      others = " or ".join(["Add more", *filter(None, (of_text, share, task.filter))])
+      others = others.replace(" or ", " or set ", 1)
+      held_out = f" and held out {counts[HELD_OUT]['documents']}" if holds_out else ""
+      expected = f"{least} each" if holds_out else f"at least {least}"
       raise InputError(
-        f"{settings.source} had {counts[TRAIN]['documents']} usable documents and held out "
-        f"{counts[HELD_OUT]['documents']}; expected {least} each. Add more or set {others}."
+        f"{settings.source} had {counts[TRAIN]['documents']} usable documents{held_out}; "
+        f"expected {expected}. {others}."
       )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from packing import InputError
 from packing.errors import short_repr
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
+_OF_PAIRS = r"(?i)labels?|scores?"  # whether two texts belong together
 
 
 class Document(NamedTuple):
@@ -87,14 +89,26 @@ class DocumentFields:
     """
     if not self.similar:
       return
+    found = list(found)
     read = set(map(self.column, self.names))
     for name in found:
-      if name not in read and re.fullmatch(self.similar, name):
-        field = "FIELD" if name.lower().startswith("pos") else self.optional[0]
+      if name in read or not re.fullmatch(self.similar, name):
+        continue
+      if re.fullmatch(_OF_PAIRS, name):
         raise InputError(
-          f"{where} has {name!r}, which is not read. Name it with columns "
-          f'"{field}={name}", or remove it.'
+          f"{where} has {name!r}, which is not read: the texts of each record count as "
+          "belonging together. Keep the records where they do and remove it, or take the "
+          "task scored_pairs."
         )
+      unnamed = [field for field in self.optional if field not in ("id", "idx")]
+      if not unnamed:  # each has a column
+        continue
+      field = "positive" if name.lower().startswith("pos") else unnamed[0]
+      flag = f"--columns {shlex.quote(f'{field}={name}')}"
+      named = f"Name it with {flag} (config.data.columns in a run), or "
+      if self.column(field) in found:  # the field is there already
+        named = f"Write a record for each {field}, or "
+      raise InputError(f"{where} has {name!r}, which is not read. {named}remove it.")
 
 
 def select_fields(
@@ -158,7 +172,8 @@ def missing(
     remedy: what to do; by default, to name the right column.
   """
   there = ", ".join(f"{name!r}{note}" for name, note in found.items()) or "nothing"
-  remedy = remedy or f'Name the right one with columns "{field}=NAME".'
+  named = f"--columns {field}=NAME"
+  remedy = remedy or f"Name the right one: {named} (config.data.columns in a run)."
   for name in found:
     if name.strip() == column:
       remedy = f"Remove the spaces from {name!r}."

@@ -148,7 +148,10 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   if kinds == ["text"] and fields.required != ("text",) and not fields.line_fields:
     raise InputError(f"{files[0]} is text. Give a table with {', '.join(fields.required)}.")
   if kinds == ["squad"] and "context" not in fields.required:
-    raise InputError(f"{files[0]} is read as SQuAD's JSON. Give JSON lines as .jsonl.")
+    raise InputError(
+      f"{files[0]} is read as SQuAD's JSON. Give JSON lines as .jsonl; jq -c '.[]' makes "
+      "them of an array."
+    )
   if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
       tables.check(path, fields)

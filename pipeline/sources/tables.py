@@ -26,7 +26,8 @@ from pipeline.sources.document import (
 
 _RECORDS = 64  # converted to Python objects at a time
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_Read = Callable[[list[str]], Iterator[dict]]  # names of columns -> records with these
+# Names of columns -> the place in the file and the values of each record.
+_Read = Callable[[list[str]], Iterator[tuple[str, dict]]]
 
 
 def check(path: pathlib.Path, fields: DocumentFields):
@@ -64,16 +65,15 @@ def read_table(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   schema, read = _open(path, fields)
   names = dict.fromkeys(map(fields.column, fields.names))
   class_names = _class_names(schema)
-  number = 0
+  place = "its beginning"
   try:
-    for values in read([name for name in names if name in schema.names]):
-      yield select_fields(values, fields, f"{path}, record {number}", class_names)
-      number += 1
+    for place, values in read([name for name in names if name in schema.names]):
+      yield select_fields(values, fields, f"{path}, {place}", class_names)
   except UnicodeDecodeError as error:
-    raise InputError(f"{path} is not UTF-8 from record {number} on. Convert it.") from error
+    raise InputError(f"{path} is not UTF-8 after {place}. Convert it.") from error
   except (pa.ArrowInvalid, OSError) as error:
     raise InputError(
-      f"{path} is damaged after record {number} ({str(error).splitlines()[0]}). Restore it."
+      f"{path} is damaged after {place} ({str(error).splitlines()[0]}). Restore it."
     ) from error
 
 
@@ -138,10 +138,14 @@ def _open(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]
     ) from error
 
 
-def _records_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict]:
+def _records_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, dict]]:
+  """Records, counted from 0 as in an array."""
+  number = 0
   for batch in batches:
     for start in range(0, len(batch), _RECORDS):
-      yield from batch.slice(start, _RECORDS).to_pylist()
+      for values in batch.slice(start, _RECORDS).to_pylist():
+        yield f"record {number}", values
+        number += 1
 
 
 def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]:
@@ -160,15 +164,15 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
   counted = all(fields.column(field).isdigit() for field in fields.required)
   names = [str(number) for number in range(len(first))] if counted else first
 
-  def read(columns: list[str]) -> Iterator[dict]:
+  def read(columns: list[str]) -> Iterator[tuple[str, dict]]:
     records = itertools.islice(_cells(path, quoted=quoted), 0 if counted else 1, None)
-    for number, (_, cells) in enumerate(records):
+    for (line, _), cells in records:
       if len(cells) != len(names):
         raise InputError(
-          f"{path}: record {number} has {len(cells)} columns; expected {len(names)}."
+          f"{path}, line {line} has {len(cells)} columns; expected {len(names)}."
         )
       values = dict(zip(names, cells, strict=True))
-      yield {column: values[column] for column in columns}
+      yield f"line {line}", {column: values[column] for column in columns}
 
   return pa.schema([(name, pa.string()) for name in names]), read
 

@@ -32,6 +32,7 @@ _COLUMNS = {"tokens": 0, "tags": -1}  # first and last
 # In CoNLL-U, of several words and of words that only the syntax has: 1-2 and 1.1.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 _FIRST_NUMBER = re.compile(r"[01]([-.]\d+)?")
+_CONVERT = "Convert it, such as by iconv -f WINDOWS-1252 -t UTF-8"
 _COMMENT = re.compile(r"#\s+(\S+\s+=(\s|$)|new(doc|par)\b)")
 Lines = Iterable[tuple[int, str]]  # with their numbers, from 1
 
@@ -90,10 +91,18 @@ def split_json_lines(lines: Lines, name: str, fields: DocumentFields) -> Iterato
     try:
       values = json.loads(line)
     except (ValueError, RecursionError) as error:
-      raise InputError(f"{where} is not JSON ({error}); expected an object.") from error
+      raise InputError(
+        f"{where} is not JSON ({error}); expected an object.{_of_array(line)}"
+      ) from error
     if not isinstance(values, dict):
-      raise InputError(f"{where} holds a {type(values).__name__}; expected an object.")
+      kind = type(values).__name__
+      raise InputError(f"{where} holds a {kind}; expected an object.{_of_array(line)}")
     yield select_fields(values, fields, where)
+
+
+def _of_array(line: str) -> str:
+  """What to do if a line begins a JSON array."""
+  return " Convert an array with jq -c '.[]'." if line.lstrip()[:1] == "[" else ""
 
 
 def split_sentences(lines: Lines, name: str, fields: DocumentFields) -> Iterator[Document]:
@@ -137,7 +146,7 @@ def split_columns(lines: Lines, name: str, fields: DocumentFields) -> Iterator[D
 
   Raises:
     InputError: a line lacks a column or has others than the first, a sentence is too long,
-      a column has no number, or the first column numbers the words.
+      a column has no number, or the first column numbers the words or names their text.
 
   References:
     https://universaldependencies.org/format.html
@@ -203,14 +212,19 @@ def _columns(line: str) -> list[str]:
 
 
 def _check_words(words: list[str], width: int, where: str):
-  """Refuses numbers that count the words of a sentence in place of the words."""
+  """Refuses what is not the words of a sentence: their numbers, or the text's name."""
+  if width > 2 and len(words) > 2 and len(set(words)) == 1:  # CoNLL-2012's first column
+    raise InputError(
+      f"{where}: the first column has {short_repr(words[0])} for each word. Name those of "
+      "words and tags, counted from 0, such as --columns tokens=3,tags=4."
+    )
   numbers = [word for word in words if not _NO_WORD.fullmatch(word)]
   for start in (0, 1):
     if numbers == [str(n) for n in range(start, start + len(numbers))]:
       tags = 3 if width == 10 else max(width - 1, 2)  # of CoNLL-U, the parts of speech
       raise InputError(
-        f"{where}: the first column numbers the words. Name the columns of words and tags, "
-        f'counted from 0, such as columns "tokens=1,tags={tags}".'
+        f"{where}: the first column numbers the words. Name those of words and tags, "
+        f"counted from 0, such as --columns tokens=1,tags={tags}."
       )
 
 
@@ -229,7 +243,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
       "read at once: decompress it, or give JSON lines."
     )
   try:
-    articles = json.loads(content)["data"]
+    articles = json.loads(content.decode("utf-8-sig"))["data"]
     for article in articles:
       for paragraph in article["paragraphs"]:
         for question in paragraph["qas"]:
@@ -249,6 +263,8 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
           yield Document(values, where)
   except InputError:  # which is a ValueError
     raise
+  except UnicodeDecodeError as error:
+    raise InputError(f"{path} is not UTF-8 at byte {error.start}. {_CONVERT}.") from error
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
     raise InputError(f"{path} is not SQuAD's JSON ({error!r}). Use JSON lines.") from error
 
@@ -290,7 +306,7 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
       text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
       raise InputError(
-        f"{name}, line {number} is not UTF-8 at byte {error.start}. Convert it with iconv."
+        f"{name}, line {number} is not UTF-8 at byte {error.start}. {_CONVERT}."
       ) from error
     yield number, text
 

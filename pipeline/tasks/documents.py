@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packing import InputError
 from packing.errors import short_repr
-from packing.row import check_no_padding
+from packing.row import check_no_padding, check_not_packed
 from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import StoredSequence
@@ -68,7 +68,7 @@ def token_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSe
   """The tokens that each document gives.
 
   Raises:
-    InputError: a field is invalid, or some tokens are padding.
+    InputError: a field is invalid, some tokens are padding, or a row is packed already.
   """
   for document in shard.documents:
     ids = document.fields["input_ids"]
@@ -113,7 +113,7 @@ def _pieces(
 
 
 def _check_tokens(document: Document, tokenizer: Tokenizer):
-  """Rejects anything but a list of tokens without padding."""
+  """Rejects anything but a list of tokens without padding, not yet packed."""
   where, ids = document.where, document.fields["input_ids"]
   if not isinstance(ids, list) or not all(type(n) is int for n in ids):
     raise InputError(
@@ -135,6 +135,17 @@ def _check_tokens(document: Document, tokenizer: Tokenizer):
     raise InputError(
       f"{where}: token {ids.index(tokenizer.padding_id)} is padding. Tokenize with "
       "padding=False; if it is a real token, give an attention_mask."
+    )
+  if (positions := document.fields.get("position_ids")) is not None:
+    if not isinstance(positions, list) or {*map(type, positions)} != {int}:
+      raise InputError(
+        f"{where}: position_ids is {short_repr(positions)}; expected a list of integers."
+      )
+    check_not_packed(f"{where}: The sequence", positions, [len(positions)])
+  if len(parts := document.fields.get("seq_lengths") or ()) > 1:  # TRL's name
+    raise InputError(
+      f"{where}: seq_lengths is {short_repr(parts)}: the row is packed already. Give each "
+      "of its sequences alone."
     )
 
 

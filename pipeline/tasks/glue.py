@@ -58,6 +58,8 @@ TASKS = {
 }
 MULTI_LABEL = "multi_label"  # the task whose sentences have several classes, or none
 OWN = "sentence", "sentence2"  # fields of a user's task; the second may be missing
+# Columns of this name that are not read probably have the second sentence.
+SIMILAR = r"(?i)(sentence|sent|text|question|document|doc)[ _-]?(2|b|two)"
 
 
 def fields_and_labels(settings: DatasetSettings) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -20,7 +20,7 @@ from pipeline.tasks.encoder import Encoder
 RANKED = "anchor", "positive"
 NEGATIVES = ("negative", *(f"negative_{number}" for number in range(1, 51)))
 # Columns of this name that are not read would be lost without a word.
-SIMILAR = r"(?i)(hard[ _-]?)?(neg|negative|pos|positive)s?[ _-]?\d*"
+SIMILAR = r"(?i)(hard[ _-]?)?(neg|negative|pos|positive)s?[ _-]?\d*|labels?|scores?"
 SCORED = "sentence1", "sentence2"
 _EXAMPLES = 64  # tokenised at a time
 _BLOCK = 1024  # anchors compared with all texts at a time
@@ -50,7 +50,10 @@ def texts(document: Document, settings: DatasetSettings) -> list[str]:
   found = [text_in(document, field) for field in fields]
   for field, text in zip(fields, found, strict=True):
     if not text.strip():
-      raise InputError(f"{document.where}: {field} is {short_repr(text)}; expected words.")
+      raise InputError(
+        f"{document.where}: {field} is {short_repr(text)}; expected words. Remove the "
+        "record."
+      )
   return found
 
 

@@ -182,7 +182,8 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
     start = int(given["answer_start"][0]) if answers else 0
   except (TypeError, LookupError, ValueError, OverflowError) as error:
     raise InputError(
-      f"{where}: answers is {short_repr(given)}; expected lists text and answer_start."
+      f"{where}: answers is {short_repr(given)}; expected "
+      '{"text": [...], "answer_start": [...]}.'
     ) from error
   if not answers:
     return [], None

@@ -54,7 +54,9 @@ def words_of(document: Document) -> list[str]:
   words = document.fields["tokens"]
   words = words.split() if isinstance(words, str) else words
   if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-    raise InputError(f"{document.where}: tokens is {short_repr(words)}; expected words.")
+    raise InputError(
+      f"{document.where}: tokens is {short_repr(words)}; expected a list of words."
+    )
   return words
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 import packing
-from benchmarks.step_packers import KINDS, ROW, lengths_of
+from benchmarks import step_packers
+from benchmarks.step_packers import KINDS, ROW, TASKS, lengths_of
 from packing import pack_step
 
 # Of 512 sequences by kind and seed, the packs that `optimal` proves to be the fewest.
@@ -39,3 +40,17 @@ def test_not_more_packs_than_best_fit(kind, number):
   for seed in range(3):
     lengths = lengths_of(kind, number, seed)
     assert pack_step(lengths, row_length=ROW).num_packs <= best_fit(lengths), seed
+
+
+def test_tasks_take_no_more_packs_than_the_methods_of_peers():
+  records = [*step_packers.measure_tasks(64, 1)]
+  assert {(x["task"], x["kind"]) for x in records} == {(t, k) for t in TASKS for k in KINDS}
+  for record in records:
+    (batch,) = record["batches"]
+    packs = batch["packs"]
+    assert (
+      packs["bound"]
+      <= packs["pack_step"]
+      == min(count for name, count in packs.items() if name != "bound")
+    ), record
+    assert step_packers.task_row(record)["no more than any peer"] == "1 of 1"

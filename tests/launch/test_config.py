@@ -3,19 +3,22 @@ import functools
 import importlib
 import pathlib
 import re
+import types
 
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+import packing
 import pipeline
 from configs import glue
-from launch.data import make_loader, settings_of
+from launch.data import make_loader, read_batches, settings_of
 from launch.fields import tracker_names
 from launch.model_config import model_config
 from launch.recipe.adjustment import make_optimizer, make_schedule, resolve
 from launch.validation import validate
+from pipeline.store import SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
@@ -208,7 +211,7 @@ CHANGES: dict[str, tuple] = {
   "packing.max_sequences_per_pack": (2, batch_of),
   "packing.row_length": (97, batch_of),
   "packing.balance": ("devices", batch_of),
-  "packing.adjust": ("reduce_batch", recipe_of),
+  "packing.adjust": ("lamb_betas", recipe_of),
   "model.family": ("modern_bert", model_of, {"model.next_sentence": False}),
   "model.size": ("mini", model_of),
   "model.dropout_rate": (0.3, model_of),
@@ -306,7 +309,8 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe():
   same["clip_norm"] = 0.7
   warmup = {"warmup_steps": round(2 * packing_factor), "learning_rate": 0.3}
   steps = {"steps": round(6 * packing_factor)}
-  config = get_config(optimizer=betas | same | warmup, train=steps)
+  adjust = {"adjust": "lamb_betas"}
+  config = get_config(optimizer=betas | same | warmup, train=steps, packing=adjust)
   _, recipe = resolve(config, packing_factor=packing_factor)
   with jax.enable_x64(True):
     optimizer = make_optimizer(config, recipe)
@@ -352,7 +356,6 @@ REFUSED = [
   ("data.mask_rate", 1.0, "a fraction in"),
   ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
-  ("model.positions", "learned", "'alibi' with data.task=pretraining"),
   ("model.dtype", "float16", "auto, float32, bfloat16"),
   ("model.next_sentence", True, "False with data.task=sentences", "sentences"),
   ("model.size", "base", "tiny, mini, small, medium, large, xl, given", "gpt2"),
@@ -420,6 +423,34 @@ def test_bad_values_are_refused(field, value, expected, setting):
   config.update_from_flattened_dict({field: value})
   with pytest.raises(ConfigError, match=rf"config\.{field} is {value!r}; .*{expected}"):
     check(config, num_devices=2)
+
+
+@pytest.mark.parametrize(
+  ("field", "value", "message", "setting"),
+  [
+    ("model.positions", "learned", "has no effect with .*: only a GPT-2 .*. Leave", "base"),
+    ("data.atom_size", 64, r"Leave it out, or set --config.data.atom_size=0\.$", "base"),
+    ("model.next_sentence", True, r"\. Set --config.model.next_sentence=False\.$", "sent"),
+    ("train.steps", 0, r"Set it with --config.train.steps=\.\.\.$", "base"),
+    ("train.batch_size", 7, "of the 2 devices, such as 6 or 8. Set it with", "base"),
+    ("train.batch_size", 1, "of the 2 devices, such as 2. Set it with", "base"),
+  ],
+)
+def test_a_refusal_says_what_to_do(field, value, message, setting):
+  (config,) = (config for name, config in SETTINGS.items() if name.startswith(setting))
+  config = config.copy_and_resolve_references()
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(ConfigError, match=message):
+    check(config, num_devices=2)
+
+
+def test_a_stream_is_read_by_one_process(monkeypatch):
+  config, sequences = SETTINGS["stream"], [StoredSequence([2, 5, 3], 3, 0)]
+  dataset = types.SimpleNamespace(train=SequenceStore.from_sequences(sequences, SCHEMA))
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  plan = packing.pack([3], max_sequence_length=8)
+  with pytest.raises(packing.InputError, match=r"by one, not 2. Start one process for all"):
+    read_batches(config, dataset, plan, batch_size=2)  # type: ignore[arg-type]
 
 
 def test_the_models_own_rules_are_checked_before_any_work():

@@ -1,5 +1,6 @@
 """From a recipe without packing to the packed one: by hand, at the edges, and printed."""
 
+import collections
 import dataclasses
 import json
 import math
@@ -7,10 +8,20 @@ import pathlib
 import re
 import shlex
 
+import numpy as np
 import pytest
 
 from configs import base, bert_base_phase2
-from launch.recipe.adjustment import ADJUSTMENTS, packed, parse_duration, resolve, unpacked
+from lab import records
+from lab.studies.paired_run import held_out
+from launch.recipe.adjustment import (
+  ABOVE_DEFAULT,
+  ADJUSTMENTS,
+  packed,
+  parse_duration,
+  resolve,
+  unpacked,
+)
 from launch.recipe.table import table
 from tests import forked
 from training.errors import ConfigError
@@ -149,7 +160,11 @@ def test_nonsense_is_no_duration(text):
   ("fields", "p", "message"),
   [
     ({"train__duration": "9 sequences"}, 1, r"steps comes to 0\. .* train\.duration"),
-    ({"train__steps": 1}, 3, r"steps comes to 0 at a packing factor of 3\.000"),
+    (
+      {"train__steps": 1, "packing__adjust": "none"},
+      3,
+      r"steps comes to 0 at a packing factor of 3\.000",
+    ),
     ({"train__duration": "2 epochs"}, 1, "is '2 epochs'; expected steps .*--num_sequences"),
     ({}, 0.9, r"packing_factor is 0\.9; expected at least 1"),
   ],
@@ -182,6 +197,36 @@ def test_a_warm_up_that_fits_stays():
   after = packed(recipe, packing_factor=2.5, adjust="none")
   assert (after.steps, after.warmup_steps) == (40, 39)  # both would round to 40
   assert "a tenth" not in table(recipe, after)
+
+
+@pytest.mark.parametrize(
+  ("adjust", "found"),
+  [
+    ("reduce_batch", "ended lowest of four"),
+    ("lamb_betas", "ended 0.178 nats above reduce_batch"),
+    ("lr_linear", "was not tried"),
+  ],
+)
+def test_the_printed_recipe_says_how_the_adjustment_did_in_our_study(adjust, found):
+  recipe = small(train__steps=500)
+  after = packed(recipe, packing_factor=2.0, adjust=adjust)
+  line = table(recipe, after).splitlines()[-1]
+  assert line == f"In our study {adjust} {found} (docs/training.md)."
+  assert "study" not in table(recipe, packed(recipe, packing_factor=1.0, adjust=adjust))
+
+
+def test_what_the_recipe_says_of_the_study_is_what_its_records_say():
+  study = records.read_all(ROOT / "docs" / "reproduction" / "adjustments")
+  losses: dict[str, dict[str, float]] = collections.defaultdict(dict)
+  for name, record in study.items():
+    if match := re.fullmatch(r"runs/(\w+)_2,seed=(\d+)\.json", name):
+      (losses[match[1]][match[2]],) = held_out([record])
+  default = losses.pop(base.get_config().packing.adjust)
+  assert len(default) == 8
+  assert losses.keys() == ABOVE_DEFAULT.keys()
+  for adjust, found in losses.items():
+    above = np.mean([found[seed] - default[seed] for seed in default])
+    assert round(float(above), 3) == ABOVE_DEFAULT[adjust]
 
 
 def test_rows_are_a_multiple_of_the_devices_or_of_the_micro_batch():

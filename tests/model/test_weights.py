@@ -194,7 +194,7 @@ def test_a_step_is_exported(stored, tmp_path, capsys, options, why):
     ("export .", "There is no model.json"),
     ("export run --step 8", "there are 7, 11"),
     ("export run --out run", "is not a new or empty folder"),
-    ("import run", "is a folder of this project already"),
+    ("import run", "of this project already. Use it without an import"),
   ],
 )
 def test_mistakes_are_told_in_a_line_with_status_2(

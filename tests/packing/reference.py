@@ -88,3 +88,27 @@ def modified_first_fit(lengths, *, row_length, depth):
       pass
   rest = one_by_one(left, "first", row_length=row_length, depth=depth)
   return sorted([*(tuple(sorted(pack)) for pack in packs), *rest])
+
+
+def fewest_sets(number, fits):
+  """The fewest sets of `number` items that fit, by all sets that hold the first item left.
+
+  Args:
+    number: of items, at most about nine.
+    fits: whether a tuple of items fits in one set.
+  """
+
+  @functools.cache
+  def solve(left):
+    if not left:
+      return 0
+    first, *others = left
+    best = math.inf
+    for size in range(len(left)):
+      for beside in itertools.combinations(others, size):
+        if fits((first, *beside)):
+          rest = tuple(i for i in others if i not in beside)
+          best = min(best, 1 + solve(rest))
+    return best
+
+  return solve(tuple(range(number)))

@@ -116,9 +116,12 @@ def test_pack_prints_one_object(result, tmp_path):
 def test_pack_takes_lengths_rows_multiples_and_options(run, result, tmp_path):
   np.save(tmp_path / "lengths.npy", np.array([27, 9, 9, 18, 27, 3]))
   lengths = f"pack --lengths {tmp_path}/lengths.npy --max-sequence-length"
-  found = result(f"{lengths} 27 --row-length 36 --algorithm auto --option effort=0.1")
+  geometry = f"{lengths} 27 --row-length 36"
+  found = result(f"{geometry} --algorithm auto --option effort=0.1")
   assert (found["num_packs"], found["lower_bound"]) == (3, 3)
-  assert found["max_sequences_per_pack"] == 2  # more gain nothing
+  assert found["max_sequences_per_pack"] == "max"
+  found = result(f"{geometry} --max-sequences-per-pack auto")
+  assert (found["num_packs"], found["max_sequences_per_pack"]) == (3, 2)  # as few
   status, out, _ = run(
     f"{lengths} 20 --too-long truncate --length-multiple 8 --separator-tokens 1"
   )
@@ -179,8 +182,9 @@ def test_analyze_prints_flags_that_make_its_plan(run, result, tmp_path):
   advice = result(f"analyze {chosen}")
   flags = advice["flags"]
   assert result(f"pack {flags['pack']}")["num_packs"] == advice["num_packs"]
-  # Without a depth, `pack` and train.py choose the same one.
-  depth = result(f"pack {chosen}")["max_sequences_per_pack"]
+  # With "auto", `pack` and train.py choose the same one.
+  command = f"pack {chosen} --max-sequences-per-pack auto"
+  depth = result(command)["max_sequences_per_pack"]
   assert f"--config.packing.max_sequences_per_pack={depth}" in flags["train"]
   _, text, _ = run(f"analyze {chosen}")
   assert flags["pack"] in text
@@ -204,8 +208,10 @@ def test_lengths_from_standard_input_and_from_tables(result, monkeypatch, tmp_pa
 def test_the_command_packs_as_the_library_does(result):
   found = result("pack --histogram glue_rte_128")
   plan = packing.pack(packing.load_histogram("glue_rte_128"))
-  for name in ("algorithm", "max_sequences_per_pack", "num_packs", "lower_bound"):
+  for name in ("algorithm", "packing_depth", "num_packs", "lower_bound"):
     assert found[name] == getattr(plan, name)
+  assert found["max_sequences_per_pack"] == "max"
+  assert plan.max_sequences_per_pack == plan.row_length
 
 
 def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
@@ -220,7 +226,20 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
     ("pack COLA --algorithm magic", "algorithm is 'magic'; expected one of"),
     ("pack COLA --row-length 40", "expected at least 47 for the longest"),
     ("pack COLA --option x", "expected NAME=VALUE"),
-    ("pack COLA --option seed=1", "is 'seed'; expected effort"),
+    ("pack COLA --option seed=1", "is 'seed'; expected effort.\n"),
+    ("pack COLA --option efort=1", "expected effort. Did you mean effort?"),
+    (
+      "pack COLA --algorithm spfhp --option efort=1",
+      "expected none. Did you mean effort? It is an option of optimal, auto.",
+    ),
+    (
+      "pack COLA --algorithm spfhp --option effort=1",
+      "expected none. It is an option of optimal, auto.",
+    ),
+    (
+      "pack COLA --row-length 47 --length-multiple 8",
+      "at least 48 for the longest sequence, of 47 tokens, rounded up to a multiple of 8.",
+    ),
     ("pack --histogram wikipedia_2048 --output /no/such/place", "Cannot write"),
     ("compare COLA --algorithms magic", "algorithm is 'magic'; expected one of"),
     ("pack COLA --max-sequence-length 40", "--too-long"),

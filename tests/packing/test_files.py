@@ -283,6 +283,11 @@ def npy(array):
     ("x.arrow", b"nonsense", r"x\.arrow is not valid \("),
     ("x.parquet", b"nonsense", r"x\.parquet is not valid \("),
     ("x.txt", b"3 4 five", "'five'"),
+    ("x.txt", b"3\n1_0\n", "x.txt has '1_0'; expected integers, the lengths"),
+    ("x.txt", b"3\n1.0\n", "x.txt has '1.0'"),
+    ("x.txt", b"3\n\xe9\n", "x.txt is not text"),
+    ("x.txt", b"     12 3\n      7 5\n", "two numbers a line.* what uniq -c counts"),
+    ("x.csv", b"length,count\n3,12\n5,7\n", "'length' and 'count', so it is a histogram"),
     ("x.md", b"1,2", "ends in '.md'"),
     ("x.csv", b"", r"x\.csv is not valid \("),
     ("x.csv", b"length\n5\n7,8\n", r"x\.csv is not valid \("),
@@ -330,6 +335,24 @@ def test_padded_sequences_are_refused(tmp_path, kind):
   # The mask is of another column.
   write(path, table(input_ids=TOKENS, labels=TOKENS[::-1], attention_mask=TOKENS))
   assert read(path, column="labels") == LENGTHS[::-1]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_rows_that_are_packed_already_are_refused(tmp_path, kind):
+  path = tmp_path / f"x.{kind}"
+  tokens = [[5, 6, 7], [8, 9]]
+  write(path, table(input_ids=tokens, position_ids=[[0, 1, 2], [2, 3]]))
+  assert read(path) == [3, 2]
+  write(path, table(input_ids=tokens, position_ids=[[0, 1, 0], [2, 3]]))
+  with pytest.raises(packing.InputError, match=r"position_ids that begin again .* alone"):
+    read(path)
+
+
+def test_text_may_begin_with_a_byte_order_mark(tmp_path):
+  (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbf3\r\n5\r\n")
+  assert read(tmp_path / "x.txt") == [3, 5]
+  (tmp_path / "x.csv").write_text("length,count\n3,12\n5,7\n")
+  assert read(tmp_path / "x.csv", column="length") == [3, 5]
 
 
 @pytest.mark.parametrize("values", [["a b"], [None], [0.5]])

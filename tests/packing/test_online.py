@@ -129,8 +129,9 @@ def test_within_a_hundredth_of_the_optimum_on_wikipedia():
 def test_bad_options_are_refused(option, value):
   with pytest.raises(packing.InputError, match=f"{option} is {value}"):
     packing.OnlinePacker(**{"row_length": 8, option: value})
-  for length in (9, 0, 2.5):
-    with pytest.raises(packing.InputError, match=f"length is {length}"):
+  whole = "expected at most row_length=8. Truncate or split the sequence"
+  for length, message in ((9, whole), (0, "expected at least 1"), (2.5, "a whole number")):
+    with pytest.raises(packing.InputError, match=f"length is {length}; .*{message}"):
       packing.OnlinePacker(row_length=8).add(0, length)
 
 

@@ -22,6 +22,8 @@ def test_a_row_is_filled_from_the_left():
 def test_a_pack_may_be_any_iterable_of_sequences_with_a_length():
   sequences = {1: [1, 2], 2: [3]}.values()
   assert packing.make_row(sequences, row_length=4)["input_ids"].tolist() == [1, 2, 3, 0]
+  once = (sequence for sequence in ([1, 2], [3]))
+  assert packing.make_row(once, row_length=4)["input_ids"].tolist() == [1, 2, 3, 0]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ IDS = {"input_ids": [1, 2]}
   "sequences", [[1, 2, 3], np.array([1, 2]), [None], [[[1], [2, 3]]]]
 )
 def test_tokens_instead_of_sequences_are_refused(sequences):
-  with pytest.raises(packing.InputError, match=r"; expected a list of tokens|are object"):
+  with pytest.raises(packing.InputError, match=r"of tokens. Put a single|are object"):
     packing.make_row(sequences, row_length=4)
 
 
@@ -79,6 +81,10 @@ def test_tokens_instead_of_sequences_are_refused(sequences):
     ([[{"input_ids": np.ones((1, 2), int)}]], r"array\(\[\[1, 1\]\]\) as input_ids"),
     ([[{"input_ids": [None, 1]}]], "object; expected integers"),
     ([[IDS | {"more": [[1], [2, 3]]}]], "object; expected integers"),
+    (
+      [[IDS | {"more": [1]}]],
+      r"more has \[1\] values .*expected \[2\], one for each token",
+    ),
     ([[IDS, IDS | {"label": None}]], "Examples differ in fields"),
     ([[IDS | {"label": None}]], "label is None; expected one number"),
   ],
@@ -206,6 +212,8 @@ def test_nobody_waits_in_steps_that_cost_nothing():
     (lambda: packing.waiting(np.ones((0, 2)), devices=2), "number of steps is 0"),
     (lambda: packing.waiting([[]], devices=2), "number of packs of a step is 0"),
     (lambda: packing.waiting([[1, -1]], devices=2), "costs hold -1"),
+    (lambda: packing.deal([1] * 7, 2), "7 packs; .* of 2, the devices, such as 6 or 8"),
+    (lambda: packing.deal([1], 2), "1 packs; .* multiple of 2, the devices, such as 2"),
   ],
 )
 def test_what_is_no_cost_is_refused(call, message):
@@ -225,7 +233,10 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
 @pytest.mark.parametrize(
   ("fields", "options", "message"),
   [
-    ({"segment_ids": [1, 1]}, {}, "field segment_ids, which is computed here"),
+    ({"segment_ids": [1, 1]}, {}, "field segment_ids, which is computed here. Remove it"),
+    ({"position_ids": [0, 1]}, {}, "field position_ids, which is computed here. Remove it"),
+    ({"position_ids": None}, {}, "field position_ids, which is computed here. Remove it"),
+    ({"position_ids": [0, 0]}, {}, "begin again inside a row, which is packed already"),
     ({"sequence_starts": 9}, {}, "field sequence_starts, which is computed here"),
     ({}, {"max_sequences": 2.5}, "max_sequences is 2.5; expected"),
     ({}, {"max_sequences": 0}, "max_sequences is 0; expected at least 1"),

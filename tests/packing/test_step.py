@@ -1,5 +1,6 @@
 """The packs of a step: each sequence once, none above the row, equal work on devices."""
 
+import itertools
 import tracemalloc
 
 import hypothesis
@@ -11,9 +12,14 @@ import packing
 from packing import Cost, pack_step
 from packing.algorithms.highs import SolverError
 from packing.algorithms.relaxation import Master
-from tests.packing.reference import fewest_packs
+from tests.packing.reference import fewest_packs, fewest_sets
 
 ROW = 32_768
+
+
+def on(device):
+  """The sequences of a device."""
+  return [i for pack in device for i in pack]
 
 
 def long_lengths(number, seed=0):
@@ -40,6 +46,155 @@ def test_each_sequence_is_in_one_pack_and_no_pack_is_too_long(lengths, devices, 
     assert reached == pytest.approx(expected)
   assert step.costs.max() >= step.cost_bound * (1 - 1e-12)
   assert step.lower_bound <= step.num_packs
+
+
+@st.composite
+def steps(draw, most=24):
+  """Lengths and the keyword arguments of a step in which everything fits."""
+  number = draw(st.integers(1, most))
+
+  def of_each(values):
+    return draw(st.lists(values, min_size=number, max_size=number))
+
+  together = draw(st.sampled_from([None, "pack", "device"]))
+  options = {"devices": draw(st.integers(1, 3)), "row_length": 50}
+  largest = 50
+  if together is not None:
+    options |= {"groups": of_each(st.integers(0, 9)), "together": together}
+    if together == "pack":
+      largest = 50 // max(map(options["groups"].count, options["groups"]))
+  if draw(st.booleans()):
+    members = number if together == "pack" else 1
+    options["also"] = (of_each(st.integers(0, 17)), 17 * members)
+  if draw(st.booleans()):
+    options["units"] = of_each(st.integers(0, 40))
+  return of_each(st.integers(1, largest)), options
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(steps())
+def test_limits_groups_and_sums_hold(drawn):
+  lengths, options = drawn
+  step = pack_step(lengths, **options)
+  packs = [pack for device in step.devices for pack in device]
+  assert sorted(i for pack in packs for i in pack) == list(range(len(lengths)))
+  assert len({len(device) for device in step.devices}) == 1
+  assert max(sum(lengths[i] for i in pack) for pack in packs) <= 50
+  sizes, limit = options.get("also", ([0] * len(lengths), 1))
+  assert max(sum(sizes[i] for i in pack) for pack in packs) <= limit
+  places = packs if options.get("together") == "pack" else [*map(on, step.devices)]
+  groups = options.get("groups", range(len(lengths)))
+  for name in set(groups):
+    members = {i for i, group in enumerate(groups) if group == name}
+    assert any(members <= set(place) for place in places)
+  of_devices = [*map(on, step.devices)]
+  assert step.costs.tolist() == [sum(lengths[i] for i in own) for own in of_devices]
+  assert step.costs.max() >= step.cost_bound * (1 - 1e-12)
+  if "units" in options:
+    units = options["units"]
+    assert step.units.tolist() == [sum(units[i] for i in own) for own in of_devices]
+    assert step.units.max() >= step.units_bound * (1 - 1e-12)
+  else:
+    assert step.units is step.units_bound is None
+  assert set(step.bounds) == {"lengths", "also"} & ({"lengths"} | set(options))
+  assert step.lower_bound == max(step.bounds.values()) <= step.num_packs
+
+
+def fewest_of_step(lengths, row_length, devices, groups=None, together="pack", also=None):
+  """The fewest packs of a step, by all ways to pack."""
+  limits = [(lengths, row_length)] + ([also] if also else [])
+  groups = list(range(len(lengths))) if groups is None else groups
+  members = [[i for i, g in enumerate(groups) if g == name] for name in sorted(set(groups))]
+
+  def fewest(items):
+    """Of items, each of which is a list of sequences."""
+
+    def fits(chosen):
+      own = [i for item in chosen for i in items[item]]
+      return all(sum(sizes[i] for i in own) <= limit for sizes, limit in limits)
+
+    return fewest_sets(len(items), fits)
+
+  if together == "pack":
+    return -(-fewest(members) // devices) * devices
+  dealt = itertools.product(range(devices), repeat=len(members))
+  by_device = (
+    [
+      [i for own, at in zip(members, way, strict=True) if at == d for i in own]
+      for d in range(devices)
+    ]
+    for way in dealt
+  )
+  return devices * min(max(fewest([[i] for i in own]) for own in way) for way in by_device)
+
+
+@pytest.mark.parametrize("together", [None, "pack", "device"])
+@pytest.mark.parametrize("second", [False, True])
+def test_few_sequences_take_the_fewest_packs_of_all_ways(together, second):
+  rng, above = np.random.default_rng(3), 0
+  for _ in range(40):
+    number = int(rng.integers(1, 8))
+    options = {"devices": int(rng.integers(1, 4))}
+    if together is not None:
+      groups = rng.integers(0, 4, number).tolist()
+      options |= {"groups": groups, "together": together}
+    most = 30 // max(map(groups.count, groups)) if together == "pack" else 30
+    lengths = rng.integers(1, most + 1, number).tolist()
+    if second:
+      options["also"] = (rng.integers(0, most + 1, number).tolist(), 30)
+    step = pack_step(lengths, row_length=30, **options)
+    fewest = fewest_of_step(lengths, 30, **options)
+    assert step.lower_bound <= fewest <= step.num_packs
+    above += step.num_packs > fewest
+  assert above <= (together == "device")  # 1 of 40, where groups are spread first
+
+
+def test_units_are_spread_over_devices_beside_costs():
+  lengths, rng = long_lengths(256), np.random.default_rng(1)
+  targets = (lengths * rng.uniform(0.05, 0.95, lengths.size)).astype(int)
+  plain = pack_step(lengths, row_length=ROW, devices=8)
+  step = pack_step(lengths, row_length=ROW, devices=8, units=targets)
+  assert step.num_packs == plain.num_packs
+  assert step.costs.max() <= 1.005 * step.cost_bound
+  assert step.units.max() <= 1.005 * step.units_bound
+  alone = [targets[on(device)].sum() for device in plain.devices]
+  assert max(alone) > 1.05 * step.units_bound
+
+
+def test_groups_on_devices_have_equal_costs_and_units_in_nearly_the_fewest_packs():
+  lengths, groups = long_lengths(256), [f"prompt {i // 4}" for i in range(256)]
+  rng = np.random.default_rng(1)
+  targets = (lengths * rng.uniform(0.05, 0.95, lengths.size)).astype(int)
+  options = {"row_length": ROW, "devices": 4, "groups": groups, "together": "device"}
+  step = pack_step(lengths, units=targets, **options)
+  assert step.num_packs <= step.lower_bound + 4
+  assert step.costs.max() <= 1.005 * step.cost_bound
+  assert step.units.max() <= 1.03 * step.units_bound
+
+
+def test_pairs_share_packs_as_if_each_were_one_sequence():
+  lengths = long_lengths(128) // 2
+  step = pack_step(lengths, row_length=ROW, groups=np.arange(128) // 2)
+  assert (
+    step.num_packs == pack_step(lengths.reshape(-1, 2).sum(1), row_length=ROW).num_packs
+  )
+
+
+def test_a_second_limit_that_never_binds_changes_no_number_of_packs():
+  lengths = long_lengths(128)
+  alone = pack_step(lengths, row_length=ROW)
+  step = pack_step(lengths, row_length=ROW, also=(np.ones(128, int), 10**6))
+  assert (step.num_packs, step.bounds) == (
+    alone.num_packs,
+    {"lengths": alone.lower_bound, "also": 1},
+  )
+
+
+def test_a_second_size_alone_is_packed_like_lengths():
+  sizes = long_lengths(128)
+  step = pack_step(np.ones(128, int), row_length=ROW, also=(sizes, ROW))
+  assert step.num_packs == pack_step(sizes, row_length=ROW).num_packs
+  assert step.bounds["also"] > step.bounds["lengths"] == 1
 
 
 def test_many_exchanges_leave_no_pack_too_long():
@@ -127,6 +282,23 @@ def test_fewer_sequences_than_devices_leave_empty_packs():
     ([1], {"row_length": 0}, "row_length is 0"),
     ([1], {"cost": 3.0}, r"cost is 3\.0; expected a packing\.Cost"),
     ([1], {"cost": 0}, r"cost is 0; expected a packing\.Cost"),
+    ([1, 2], {"groups": [1]}, "groups has 1 values and lengths 2. Give one for each"),
+    ([1, 2], {"groups": [[1], [2]]}, "groups have shape .* integers or strings"),
+    ([1, 2], {"groups": [1.0, 2.0]}, "groups have shape .* integers or strings"),
+    ([1], {"together": "row"}, 'together is \'row\'; expected "pack" or "device"'),
+    ([5, 4], {"groups": "xx"}, "groups have shape"),
+    ([5, 4], {"groups": ["x", "x"]}, 'Group x has 9 tokens; .* together="device"'),
+    ([1, 2], {"also": [3, 4]}, r"The sizes in also have shape \(\)"),
+    ([1, 2], {"also": [3, 4, 5]}, r"also is list; .* also=\(image_tokens, 4096\)"),
+    ([1, 2], {"also": ([3], 9)}, "also has 1 values and lengths 2"),
+    ([1, 2], {"also": ([3, 10], 9)}, "sequence 1 in also is 10; .* raise the limit"),
+    ([1, 2], {"also": ([3, -1], 9)}, "sequence 1 in also is -1; expected 0 to"),
+    ([1, 2], {"also": ([3, 1], 0)}, "The limit in also is 0; expected at least 1"),
+    ([1, 2], {"also": ([0.5, 1], 3)}, "expected a vector of integers"),
+    ([1, 2], {"also": ([5, 5], 9), "groups": [0, 0]}, "Group 0 has 10 of also; .* holds 9"),
+    ([1, 2], {"units": [1]}, "units has 1 values and lengths 2"),
+    ([1, 2], {"units": [1, -1]}, "units hold -1"),
+    ([1, 2], {"units": [1, float("nan")]}, "units hold nan"),
   ],
 )
 def test_mistakes_are_refused(lengths, options, message):

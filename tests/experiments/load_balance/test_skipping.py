@@ -17,7 +17,8 @@ VOCABULARY = "\n".join((*SPECIAL_TOKENS, "word"))
 
 @pytest.fixture(scope="module")
 def rows():
-  plan = packing.pack(packing.load_histogram("wikipedia_2048"), algorithm="lpfhp")
+  histogram = packing.load_histogram("wikipedia_2048")
+  plan = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack="auto")
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(skipping, "PACKS", 2**13)
     return {(r["model"], r["way"]): r for r in simulate(CASE, plan, 64)}

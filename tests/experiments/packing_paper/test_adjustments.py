@@ -56,6 +56,32 @@ def test_the_default_by_the_rule(above, default):
   assert study.default_of(made_up_results(above)) == default
 
 
+@pytest.mark.parametrize(
+  ("above", "default"), [(0.1, "reduce_batch"), (-0.1, ""), (-0.001, "")]
+)
+def test_one_packing_factor_alone_decides_only_against_others(tmp_path, above, default):
+  """A lower mean is needed at both."""
+  results = made_up_results({"none": above, "lr_sqrt": 0.2, "lamb_betas": 0.3})
+  half = {name: x for name, x in results.items() if name.endswith("_2")}
+  assert study.default_of(half) == default
+  text = study._exhibit(Part(tmp_path, "command"), half, 2, default).text
+  expected = "whatever the other one shows." if default else "other packing factor, too."
+  assert text.endswith(expected)
+
+
+def test_its_exhibits_come_by_and_by(tmp_path, monkeypatch):
+  results = made_up_results({"none": 0.1, "lr_sqrt": 0.2, "lamb_betas": 0.3})
+
+  def run(made):
+    return {arm.name: results[arm.name] for arm in made.arms}
+
+  monkeypatch.setattr(study.Study, "run", run)
+  first, both = study.exhibits(Part(tmp_path, "command"))
+  assert [x.agreement for x in first] == ["in shape", "not run here"]
+  assert [x.agreement for x in both] == ["in shape", "in shape"]
+  assert [x.name for x in first] == [x.name for x in both]
+
+
 def test_a_difference_that_is_only_noise_changes_no_default():
   results = made_up_results({"none": -0.03}, seeds=3, noise=100.0)
   assert not study._is_lower(results, "none", 2)

@@ -10,6 +10,7 @@ import packing
 from experiments.packing_paper import figure_10_longer_rows as longer_rows
 from experiments.packing_paper import figures_5_6_unpadding as unpadding
 from experiments.packing_paper import section_3_model_changes as model_changes
+from experiments.packing_paper import section_c_compiled_steps as compiled_steps
 from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
 from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper import table_4_strategies as strategies
@@ -304,3 +305,40 @@ def test_solution_times_are_those_of_the_plans(tmp_path):
   assert kept == {
     path.name: path.read_text() for path in (part.folder / "measured").iterdir()
   }
+
+
+def test_half_a_batch_is_slower_only_where_the_interval_says_so(tmp_path):
+  part = Part(tmp_path, "command")
+  even, slower = [1.0 + 1e-3 * (i % 5) for i in range(30)], [0.6] * 30
+  record = {
+    "half": {"32": [even, [x / 2 for x in even]], "2": [even, slower]},
+    "compiled": [0.1] * 3,
+    "by_operation": [2.0] * 3,
+    "compile_seconds": [5.0, 6.0, 7.0],
+  }
+  exhibit = compiled_steps.half_a_batch(part, {"tiny": record})
+  assert [x.outcome for x in exhibit.statements] == ["no power", "holds"]
+  assert exhibit.finding.endswith("up to 1.20 times as long as a whole one.")
+  exhibit = compiled_steps.compiled_shapes(part, {"tiny": record})
+  cut, unpadded = compiled_steps.numbers_of_shapes()
+  assert 1 <= cut < unpadded
+  assert "takes 20 times as long" in exhibit.finding
+  assert "| BERT-tiny | 6.0 | 1002 | 12 | " in exhibit.text
+
+
+@pytest.mark.slow
+def test_steps_of_half_a_batch_are_measured_once(tmp_path, monkeypatch):
+  monkeypatch.setattr(compiled_steps, "ROWS", (4, 2))
+  monkeypatch.setattr(compiled_steps, "SHAPES", (16,))
+  monkeypatch.setattr(compiled_steps, "ROW_LENGTH", 16)
+  monkeypatch.setattr(compiled_steps, "ROUNDS", {True: 2})
+  monkeypatch.setattr(compiled_steps, "BY_OPERATION", {True: 1})
+  part = Part(tmp_path, "command", quick=True)
+  record = compiled_steps.measure(part, "tiny")
+  assert {rows: np.shape(x) for rows, x in record["half"].items()} == {
+    "4": (2, 2),
+    "2": (2, 2),
+  }
+  assert np.median(record["by_operation"]) > np.median(record["compiled"]) > 0
+  assert compiled_steps.measure(part, "tiny") == record
+  assert len(list((tmp_path / "measured").iterdir())) == 1

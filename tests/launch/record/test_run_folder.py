@@ -253,7 +253,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
 def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content):
   """Its files would be overwritten, such as the config.json of Hugging Face."""
   (tmp_path / name).write_text(json.dumps(content))
-  with pytest.raises(ConfigError, match=r"holds a model, not a run\. .*model\.init_from"):
+  with pytest.raises(ConfigError, match=r"not a run. Name another folder, .*init_from="):
     workdir.check(tmp_path, CONFIG, allow_changes=True)
   assert [path.name for path in tmp_path.iterdir()] == [name]
 

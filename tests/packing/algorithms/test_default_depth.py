@@ -37,7 +37,7 @@ def test_the_depth_is_the_smallest_within_half_a_percent(name):
 @pytest.mark.parametrize("algorithm", ["spfhp", "lpfhp", "ffd", "bfd"])
 def test_a_heuristic_gets_the_depth_that_it_needs(algorithm):
   histogram = packing.load_histogram("wikipedia_512")
-  chosen = packing.pack(histogram, algorithm=algorithm)
+  chosen = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack="auto")
   most = packing.pack(histogram, algorithm=algorithm, max_sequences_per_pack="max")
   assert chosen.num_packs <= 1.005 * most.num_packs
   assert chosen.max_sequences_per_pack > packing.choose_depth(histogram)
@@ -83,19 +83,20 @@ def test_no_depth_is_chosen_that_wastes_rows():
   lengths = np.repeat([7, 100, 300], [4003, 307, 101])  # three of 7 fill 4 % of a row
   short = np.random.default_rng(0).integers(10, 40, 100_000)
   for row, mixed in ((512, lengths), (8192, short)):
-    plan = packing.pack(mixed, max_sequence_length=row)
-    deepest = packing.pack(mixed, max_sequence_length=row, max_sequences_per_pack=None)
+    plan = packing.pack(mixed, max_sequence_length=row, max_sequences_per_pack="auto")
+    deepest = packing.pack(mixed, max_sequence_length=row)
     assert plan.num_packs <= 1.005 * deepest.lower_bound + 1, row
 
 
-def test_many_different_lengths_take_a_little_work_by_default():
+def test_many_different_lengths_take_a_little_work():
   """The optimum at the smallest depth, 9, takes minutes to prove."""
   rng = np.random.default_rng(0)
   lengths = np.clip(rng.lognormal(4.5, 0.8, 20_000).astype(int), 1, 1024)
-  plan = packing.pack(lengths, max_sequence_length=1024)
+  plan = packing.pack(lengths, max_sequence_length=1024, max_sequences_per_pack="auto")
   assert plan.num_packs <= 1.005 * plan.lower_bound
   assert plan.packing_depth <= 2 * 9
-  deepest = packing.pack(lengths, max_sequence_length=1024, max_sequences_per_pack=None)
+  deepest = packing.pack(lengths, max_sequence_length=1024)
+  assert deepest.max_sequences_per_pack == 1024  # by default there is no limit
   assert deepest.num_packs <= deepest.lower_bound + 1
   assert "optimal" not in deepest.details["tried"]
 
@@ -113,7 +114,8 @@ def test_rows_have_few_slots_though_many_short_sequences_would_fit(row_length, m
 
 
 def test_a_plan_two_packs_above_the_bound_begins_a_search():
-  plan = packing.pack(packing.load_histogram("glue_mrpc_128"))
+  mrpc = packing.load_histogram("glue_mrpc_128")
+  plan = packing.pack(mrpc, max_sequences_per_pack="auto")
   assert plan.num_packs == plan.details["tried"]["optimal"] == 1541
   assert plan.details["tried"]["mbs"] > 1541
 

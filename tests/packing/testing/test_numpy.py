@@ -11,6 +11,7 @@ from packing.testing import (
   assert_causal,
   assert_no_cross_contamination,
   assert_packed_equals_unpacked,
+  frameworks,
   lay_out,
 )
 
@@ -106,6 +107,20 @@ def test_a_model_that_draws_or_gives_nan_proves_nothing_about_order():
     assert_causal(drawn, BATCH)
   with pytest.raises(AssertionError, match="has NaN at real tokens"):
     assert_causal(lambda batch: {"a": model(batch)["attention"] * np.nan}, BATCH)
+
+
+def test_outputs_of_nothing_prove_nothing():
+  nothing = {"attention": np.arange(16.0).reshape(2, 8)}
+  assert BATCH["input_ids"].shape == (2, 8)
+  with pytest.raises(AssertionError, match="Give a function that reads input_ids or input"):
+    assert_no_cross_contamination(lambda batch: nothing, BATCH)
+
+
+def test_parameters_of_a_library_that_is_not_imported_are_refused(monkeypatch):
+  for name in ("jax", "torch"):
+    monkeypatch.delitem(sys.modules, name, raising=False)
+  with pytest.raises(ValueError, match=r"params is dict; .* imported: import jax, or"):
+    frameworks.outputs_and_gradients(model, {"weights": [1.0]}, lambda outputs: outputs)
 
 
 def test_gaps_between_sequences_are_padding():

@@ -1,8 +1,15 @@
 """Packs in a DataLoader: every example once, with epochs, ranks, workers and streams."""
 
+import errno
+import gc
 import itertools
 import json
 import math
+import multiprocessing
+import os
+import pathlib
+import pickle
+import tempfile
 
 import pytest
 
@@ -510,3 +517,45 @@ made = lambda pack: [x["input_ids"][0] for x in pack]
 
 def test_a_reader_that_is_killed_resumes_with_the_next_pack(tmp_path):
   assert flat(resumed(READER, tmp_path)) == list(range(400))
+
+
+def read(dataset, number):
+  """The process, what it maps of assignments, and the first tokens of a pack."""
+  maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+  own = {(x.split()[1], x.split()[-1]) for x in maps if x.endswith(".assignments")}
+  return os.getpid(), own, first_tokens([dataset[number]])[0]
+
+
+def test_workers_share_a_file_which_goes_with_the_dataset(tmp_path, monkeypatch):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+  dataset = PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS)
+  (file,) = tmp_path.iterdir()
+  assert file.stat().st_size == 8 * (3 + PLAN.num_packs + 1 + 2 * len(LENGTHS))
+  kept = dataset.assignment
+  with multiprocessing.get_context("spawn").Pool(2) as pool:
+    for epoch in (1, 2, 7, 1):
+      dataset.set_epoch(epoch)
+      found = pool.starmap(read, [(dataset, number) for number in range(len(dataset))])
+      for process, maps, _ in found:
+        assert process != os.getpid()
+        assert maps == {("rw-s", str(file))}
+      assert [tokens for *_, tokens in found] == first_tokens(dataset)
+      assert first_tokens(dataset) == first_tokens(dataset_of_epoch(epoch))
+  dataset.set_epoch(0)
+  assert kept.sequence_ids.tolist() == dataset.assignment.sequence_ids.tolist()
+  with pytest.raises(ValueError, match="read-only"):
+    dataset._packs.assignment(0).sequence_ids[0] = 1
+  written, packs = pickle.dumps(dataset), first_tokens(dataset)
+  del dataset
+  gc.collect()
+  assert not file.exists()
+  assert first_tokens(pickle.loads(written)) == packs
+
+
+def test_no_room_for_the_file_is_said(monkeypatch):
+  def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(os, "posix_fallocate", full)
+  with pytest.raises(packing.InputError, match=r"No space left .* Set TMPDIR to a folder"):
+    PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS)

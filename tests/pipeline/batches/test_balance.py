@@ -112,7 +112,7 @@ def test_on_other_devices_a_run_resumes_with_the_same_steps(store):
 def test_what_cannot_be_balanced_is_refused(store):
   for fields, message in (
     ({"balance": "steps"}, "expected none, devices"),
-    ({"balance": "devices", "devices": 3}, "multiple of devices=3"),
+    ({"balance": "devices", "devices": 3}, "multiple of devices=3 to balance, such as"),
   ):
     with pytest.raises(packing.InputError, match=message):
       make_loader(store, **fields)

@@ -26,8 +26,8 @@ def damaged_parquet(path):
 
 # The name of a file; its content, a table's columns, or what writes it; the message.
 BAD_TEXT = {
-  "empty": ("a.txt", b" \n\n \n", "{path} had 0 usable documents and held out 0"),
-  "only marks": ("a.txt", b"?\n\n!\n", "expected 2 each"),
+  "empty": ("a.txt", b" \n\n \n", "{path} had 0 usable documents"),
+  "only marks": ("a.txt", b"?\n\n!\n", "Add more or set `documents`"),
   "one line": ("a.txt", one_gigabyte_line, "line 1: a document has more than 16,777,216"),
   "binary": ("a.txt", bytes(range(256)) * 9, "a.txt is binary: line 1 has a zero byte"),
   "utf-8": ("a.txt", b"a\n\nb\ncaf\xe9\n", "line 4 is not UTF-8 at byte 3"),
@@ -38,8 +38,13 @@ BAD_FILES = {
   "no parquet": ("a.parquet", b"PAR1 no", "is not valid .parquet"),
   "damaged": ("a.parquet", damaged_parquet, "is damaged after record"),
   "no arrow": ("a.arrow", b"no arrow", "is not valid .arrow"),
-  "a list": ("a.jsonl", b"[1]\n", "line 1 holds a list"),
-  "no field": ("a.jsonl", b'{"txt": "a"}\n', "line 1 has no 'text'; found 'txt'"),
+  "a list": ("a.jsonl", b"[1]\n", "line 1 holds a list; expected an object. Convert an"),
+  "an array": ("a.jsonl", b'[\n{"text": "a"}\n]', "Convert an array with jq -c '.[]'"),
+  "no field": (
+    "a.jsonl",
+    b'{"txt": "a"}\n',
+    "found 'txt'. Name the right one: --columns text=N",
+  ),
   "a number": ("a.jsonl", b'{"text": 3}\n', "text is 3; expected text"),
   "squad": ("a.json", b'{"data": 3}', "is read as SQuAD's JSON. Give JSON lines"),
 }

@@ -104,6 +104,13 @@ def test_texts_of_questions_are_checked_as_all_others(tmp_path, field, text, mes
     read(path, DocumentFields(("id", "question", "context", "answers")))
 
 
+def test_questions_in_another_encoding_are_no_json_but_say_so(tmp_path):
+  path = tmp_path / "a.json"
+  path.write_bytes('{"data": [{"paragraphs": [{"context": "caf\xe9"'.encode("latin-1"))
+  with pytest.raises(InputError, match=r"a.json is not UTF-8 at byte 42. Convert it with"):
+    read(path, DocumentFields(("id", "question", "context", "answers")))
+
+
 def test_several_members_of_a_gzip_file_are_one_text(tmp_path):
   (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One.\n\n") + gzip.compress(b"Two."))
   assert texts(tmp_path / "a.txt.gz") == ["One.\n", "Two."]

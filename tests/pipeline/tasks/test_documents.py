@@ -37,7 +37,12 @@ def test_text_ends_with_its_token_and_long_text_is_split_or_cut(make, tmp_path):
 
 def test_tokens_are_not_changed(make):
   rows = [
-    {"input_ids": [CLS, 5, SEP, 6, SEP], "token_type_ids": [0, 0, 0, 1, 1]},
+    {
+      "input_ids": [CLS, 5, SEP, 6, SEP],
+      "token_type_ids": [0, 0, 0, 1, 1],
+      "position_ids": [2, 3, 4, 5, 6],
+      "seq_lengths": [5],
+    },
     {"input_ids": []},
     *({"input_ids": [5, 6, 7], "label": n} for n in (4, -(2**31), 2**31 - 1, True)),
   ]
@@ -61,6 +66,12 @@ def test_tokens_are_not_changed(make):
     ({"input_ids": [5, 0.5]}, r"expected a list of integers"),
     ({"input_ids": [5, 6], "token_type_ids": [1, 0]}, r"zeros and then ones"),
     ({"input_ids": [5, 6], "token_type_ids": [0]}, r"expected 2 numbers, zeros and"),
+    ({"input_ids": [5, 6], "position_ids": [0, 0]}, r"inside a row, which is packed alrea"),
+    ({"input_ids": [5, 6], "position_ids": [[0], 0]}, r"expected a list of integers"),
+    (
+      {"input_ids": [5, 6], "seq_lengths": [1, 1]},
+      r"seq_lengths is \[1, 1\]: the row is p",
+    ),
     ({"input_ids": [5] * 17}, r"A sequence has 17 tokens; expected at most 16"),
     ({"input_ids": [5], "label": "x"}, r"label is 'x'; expected a 32-bit int"),
     ({"input_ids": [5], "label": 3_000_000_000}, r"label is 3000000000; expected a 32-b"),

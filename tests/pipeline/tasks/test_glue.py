@@ -109,6 +109,35 @@ def test_names_that_do_not_fit_are_refused(make, task, settings, message):
     make(task, [{"sentence": "a", "label": 0}], **settings)
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("name", ["sentence_2", "text2", "Question 2", "document_b"])
+def test_a_second_sentence_of_another_name_is_not_lost(make, task, name):
+  rows = [{"sentence": "a", name: "b", "label": n} for n in (0, 1)]
+  with pytest.raises(InputError, match=f"'{name}', which is not read. .*sentence2={name}"):
+    make(task, rows)
+  both = make(task, rows, columns=f"sentence2={name}")
+  assert tokens(both.train) == ["[CLS] a [SEP] b [SEP]"] * 2
+  rows = [row | {"sentence_b": "c"} for row in rows]  # nothing lacks a name
+  assert tokens(make(task, rows, columns=f"sentence2={name}").train) == tokens(both.train)
+
+
+def test_classes_are_printed_without_their_control_characters(make, capsys):
+  make("classification", [{"sentence": "a", "label": x} for x in ("x\x1b[31m", "y\nz")])
+  assert r": 'x\x1b[31m', 'y\nz'" in capsys.readouterr().err
+
+
+def test_a_field_has_one_column(make):
+  with pytest.raises(InputError, match=r"expected one name for sentence\."):
+    make("regression", [{"a": "a", "label": 1}], columns="sentence=a,sentence=b")
+
+
+def test_a_file_without_records_says_so(make):
+  with pytest.raises(InputError, match=r"rows.jsonl has no records. Name another source"):
+    make("classification", [])
+  with pytest.raises(InputError, match=r"rows.jsonl has no class in its records"):
+    make("multi_label", [{"sentence": "a", "label": []}])
+
+
 @pytest.mark.parametrize(
   ("names", "found"),
   [

@@ -84,7 +84,11 @@ def test_scores_are_kept_and_the_longest_text_is_cut(make):
   [
     ("pairs", {"anchor": "a"}, "has no 'positive'"),
     ("pairs", {"anchor": "a", "positive": None}, "positive is None; expected text"),
-    ("pairs", {"anchor": " ", "positive": "b"}, "anchor is ' '; expected words"),
+    (
+      "pairs",
+      {"anchor": " ", "positive": "b"},
+      "anchor is ' '; expected words. Remove the",
+    ),
     ("pairs", {"anchor": "a", "positive": ""}, "positive is ''; expected words"),
     ("pairs", {"anchor": "a", "positive": "b", "negative": " "}, "negative is ' '"),
     ("pairs", {"anchor": "a", "positive": "b", "negative": ["c"]}, "expected text"),
@@ -122,6 +126,30 @@ def test_columns_that_occur_twice_or_are_unknown_are_refused(tmp_path, vocab_fil
     prepare(tmp_path / "out", settings)
 
 
+@pytest.mark.parametrize("name", ["label", "labels", "Score"])
+def test_what_says_that_texts_do_not_belong_together_is_not_lost(make, name):
+  rows = [
+    {"anchor": "a", "positive": "b", name: 1},
+    {"anchor": "a", "positive": "c", name: 0},
+  ]
+  with pytest.raises(
+    InputError, match=f"line 1 has '{name}', which is not read: the texts"
+  ):
+    make("pairs", rows)
+
+
+def test_the_column_of_positives_is_named_or_removed(make):
+  with pytest.raises(InputError, match=r"'pos', .* Name it with --columns positive=pos"):
+    make("pairs", [{"anchor": "a", "pos": "b"}])
+  with pytest.raises(
+    InputError, match=r"'pos', which is not read\. Write a record for each positive, or"
+  ):
+    make("pairs", [{"anchor": "a", "positive": "b", "pos": "c"}])
+  rows = [{"anchor": "a", "positive": "b", "worse": "c", "pos": "c"}]
+  with pytest.raises(InputError, match=r"'pos', .* Write a record for each positive, or"):
+    make("pairs", rows, columns="negative=worse")
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize(
   "name", ["hard_negative", "negative_0", "negative_51", "neg", "negatives", "positive_2"]
@@ -138,7 +166,7 @@ def test_a_column_that_would_be_lost_is_named(tmp_path, vocab_file, suffix, name
   else:
     path.write_text((json.dumps(row) + "\n") * 3)
   settings = DatasetSettings(str(path), 24, task="pairs", vocab_file=vocab_file)
-  with pytest.raises(InputError, match=f"has '{name}', which is not read. Name it with"):
+  with pytest.raises(InputError, match=f"has '{name}', which is not read. (Name it|Write)"):
     prepare(tmp_path / "out", settings, num_workers=1)
   named = dataclasses.replace(settings, columns=f"negative={name}")
   assert prepare(tmp_path / "named", named, num_workers=1).train.texts.most == 3

@@ -117,7 +117,7 @@ def test_the_n_best_are_those_of_plain_loops(ask, vocab_file):
     (question("", start=0), r"the answer is ''; expected words"),
     (question("bc", asked=None), r"question is None; expected text"),
     *(
-      (question("bc") | {"answers": answers}, r"answers is .*; expected")
+      (question("bc") | {"answers": answers}, r'answers is .*; expected \{"text": \[')
       for answers in (
         "bc",
         {"text": ["bc"], "answer_start": [float("inf")]},

@@ -196,8 +196,8 @@ def test_classes_of_sentences_are_found_too(make):
   [
     ({"tags": ["O"]}, {}, r"rows.jsonl, line 2 has 1 tags for 2 tokens"),
     ({"tags": "O O"}, {}, r"line 2 has tags 'O O' for 2 tokens"),
-    ({"tokens": 7}, {}, r"line 2: tokens is 7; expected words"),
-    ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected words"),
+    ({"tokens": 7}, {}, r"line 2: tokens is 7; expected a list of words"),
+    ({"tokens": ["a", 7]}, {}, r"line 2: tokens is .* expected a list of words"),
     ({"tokens": ["a", "\u200b"]}, {}, r"line 2: the word .*200b' has no tokens"),
     ({"tags": ["O", None]}, {}, r"line 2: tags is .* expected names of classes"),
     (
@@ -285,6 +285,26 @@ def test_all_classes_that_a_file_declares_are_kept_in_their_order(tmp_path, voca
     prepare(tmp_path / "both", DatasetSettings(f"{tmp_path}/*.parquet", 16, **chosen))
 
 
+@pytest.mark.parametrize(
+  ("one", "other"),
+  [
+    ("x", " x"),
+    ("x", "x\xa0"),
+    ("x y", "x  y"),
+    ("x", "x\u200b"),
+    ("caf\xe9", "cafe\u0301"),
+  ],
+)
+def test_classes_that_look_alike_are_refused(make, one, other):
+  rows = [{"sentence": "a", "label": label} for label in (one, "z", other)]
+  with pytest.raises(InputError, match=r"line 3: label '.*' looks like '.*' before it"):
+    make("classification", rows)
+  with pytest.raises(InputError, match=r"line 1: tags '.*' looks like '.*' before it"):
+    make("tagging", [{"tokens": ["a", "a"], "tags": [one, other]}])
+  named = make("classification", rows, labels=json.dumps([one, "z", other]))
+  assert named.train.sequence_labels.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("label", [-1, -1.0, "-1", float("nan"), "NaN", -100])
 def test_what_marks_no_class_becomes_none(make, label):
   rows = [{"sentence": "a", "label": one} for one in (type(label)(1), label)]
@@ -320,8 +340,17 @@ def test_classes_may_be_decimals(tmp_path, vocab_file):
     ("a X O\nb O\n", "tags=2", r"line 2 lacks a word or tag: 'b O'"),
     ("a X O\n\nb O\n", "", r"a.conll, line 3 has 2 columns; expected 3"),
     ("#b\na O\n", "", r"a.conll, line 1 lacks a word or tag: '#b'"),
-    ("0\ta\tO\n1\tb\tB-X\n", "", r"line 1: the first column numbers .*tokens=1,tags=2"),
+    (
+      "0\ta\tO\n1\tb\tB-X\n",
+      "",
+      r"line 1: the first column numbers .*--columns tokens=1,tags=2",
+    ),
     ("1 a O\n\n1 a O\n1.1 b O\n2 b X\n", "", r"line 3: the first column numbers"),
+    (
+      "x/y 0 1 a -\nx/y 0 2 b -\nx/y 0 3 c (1\n",
+      "",
+      r"has 'x/y' for each word. .*tokens=3",
+    ),
     ("a O\n", "tags=ner", r"columns has tags='ner'; expected a number"),
   ],
 )

@@ -1,0 +1,380 @@
+"""transformers' `Trainer` on packed rows: training, evaluation and masked tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.utils.generic import find_labels
+
+import packing
+from packing.errors import InputError
+from packing.row import IGNORED, length_of
+from packing.torch.collator import PackedCollator
+from packing.torch.dataset import PackedDataset
+from packing.torch.heads import has_packed_heads, packed_heads
+
+
+def packed_trainer(
+  model: Any,
+  train: Any,
+  evaluation: Any = None,
+  *,
+  args: TrainingArguments,
+  max_sequence_length: int,
+  masking: Any = None,
+  **options: Any,
+) -> PackedTrainer:
+  """A `Trainer` of transformers that packs its examples.
+
+  It trains as on sequences alone: a step's loss is the mean over its labels, also with
+  gradient accumulation, a shorter last batch and several processes, and in each epoch
+  other sequences share a row, also after a checkpoint. `evaluate` and `predict` pack, too,
+  and give `compute_metrics` the answers and labels in the order of the examples. For a
+  model with answers by sequence they are [N, L] and [N]; by token, [N, longest, ...], with
+  -100 after the end of a sequence.
+
+  `per_device_train_batch_size` and `per_device_eval_batch_size` count rows; to keep the
+  sequences of a step, divide yours by `trainer.train_dataset.plan.packing_factor`.
+
+  Args:
+    model: of transformers, of a type that `PackedCollator.for_model` accepts. A
+      `...ForSequenceClassification` gets `packed_heads`.
+    train: examples with `input_ids`, and `label` or `labels`; a list or a Hugging Face
+      dataset, whose other columns are left out as `Trainer` does. None if you only
+      evaluate.
+    evaluation: the same, or a dictionary of them.
+    args: as for `Trainer`.
+    max_sequence_length: S, tokens of a row. A longer example is an error.
+    masking: a `DataCollatorForLanguageModeling(tokenizer)`, which then masks the tokens of
+      rows, for masked language models.
+    options: others of `Trainer`, such as `compute_metrics` and `callbacks`.
+
+  Raises:
+    InputError: the model or an example is refused, or an option of `args` does not fit
+      rows.
+
+  Example:
+    >>> trainer = packed_trainer(  # doctest: +SKIP
+    ...   model, train, test, args=args, max_sequence_length=512, compute_metrics=accuracy
+    ... )
+    >>> trainer.train()  # doctest: +SKIP
+  """
+  is_plain = not has_packed_heads(model)
+  if is_plain and type(model).__name__.endswith("ForSequenceClassification"):
+    packed_heads(model)
+  _check(model, args)
+  pack = functools.partial(_Packs, model=model, max_sequence_length=max_sequence_length)
+  collate = functools.partial(_collator, model, masking)
+  return PackedTrainer(pack, collate, model, args, train, evaluation, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingCollator:
+  """Masks tokens of packed rows, for masked language models.
+
+  Attributes:
+    collator: lays out the rows.
+    masking: `DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)` of
+      transformers, which chooses and replaces tokens; none of padding.
+
+  Example:
+    >>> collator = MaskingCollator(  # doctest: +SKIP
+    ...   PackedCollator.of(plan, model.config), DataCollatorForLanguageModeling(tokenizer)
+    ... )
+  """
+
+  collator: PackedCollator
+  masking: Any
+
+  def __post_init__(self):
+    if getattr(self.masking, "whole_word_mask", False):
+      raise InputError("whole_word_mask needs padded examples. Leave it out.")
+    if not getattr(self.masking, "mlm", True) or not hasattr(
+      self.masking, "torch_mask_tokens"
+    ):
+      raise InputError(
+        f"masking is {type(self.masking).__name__}; expected "
+        "DataCollatorForLanguageModeling(tokenizer) of transformers, with mlm=True."
+      )
+
+  def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
+    """As `PackedCollator`, with `labels` of -100 except where a token was chosen."""
+    masking, rows = self.masking, self.collator.rows(packs)
+    if masking.seed is not None and masking.generator is None:
+      masking.create_rng()
+    ids = torch.as_tensor(rows["input_ids"]).long()
+    is_special = torch.tensor(
+      [
+        masking.tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True)
+        for row in ids.tolist()
+      ]
+    ).bool()
+    is_special |= torch.as_tensor(rows["segment_ids"] == 0)
+    masked, labels = masking.torch_mask_tokens(ids, is_special)
+    return self.collator.arguments(rows | {"input_ids": masked, "labels": labels})
+
+
+def _collator(model: Any, masking: Any, plan: packing.Plan) -> Any:
+  answers = "sequence" if has_packed_heads(model) else "token"
+  collator = PackedCollator.of(plan, model.config, answers=answers)
+  return collator if masking is None else MaskingCollator(collator, masking)
+
+
+def _check(model: Any, args: TrainingArguments):
+  """Refuses what would not equal sequences alone."""
+  name = type(model).__name__
+  if (labels := find_labels(type(model))) != ["labels"]:
+    raise InputError(
+      f"{name} has the labels {labels}; expected labels alone, over which its loss is the "
+      "mean. Use a model for one task, such as ...ForMaskedLM."
+    )
+  if args.n_gpu > 1:
+    raise InputError(
+      "torch.nn.DataParallel averages the losses of GPUs whatever they hold. Start one "
+      "process for each GPU, with torchrun or accelerate launch."
+    )
+  if args.batch_eval_metrics or not args.eval_do_concat_batches or args.include_for_metrics:
+    raise InputError(
+      "batch_eval_metrics, eval_do_concat_batches=False and include_for_metrics show rows "
+      "to compute_metrics. Leave them out; it gets predictions and labels of all examples."
+    )
+
+
+class _Packs(PackedDataset):
+  """The packs of examples, with their lengths."""
+
+  def __init__(self, examples: Any, *, model: Any, max_sequence_length: int):
+    if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
+      raise InputError(
+        f"Examples are a {type(examples).__name__}, which has no length. Give a list or a "
+        "dataset, or use PackedIterableDataset with a Trainer."
+      )
+    if names := getattr(examples, "column_names", None):
+      kept = {
+        "label",
+        "token_type_ids",
+        *inspect.signature(_plain(model).forward).parameters,
+      }
+      examples = examples.remove_columns([name for name in names if name not in kept])
+    self.lengths = np.array(
+      [length_of(examples[i], f"Example {i}") for i in range(len(examples))]
+    )
+    plan = packing.pack(self.lengths, max_sequence_length=max_sequence_length)
+    super().__init__(examples, plan, lengths=self.lengths)
+
+
+def _plain(model: Any) -> type:
+  return getattr(model, "_plain", type(model))
+
+
+def _targets(inputs: dict[str, Any]) -> torch.Tensor:
+  """bool; the labels over which the loss of a batch is the mean."""
+  labels = inputs["labels"]
+  if labels.is_floating_point():
+    return inputs["sequence_mask"]
+  return labels != IGNORED
+
+
+class _OtherPacks(TrainerCallback):
+  """Lets other sequences share a row in each epoch, also after a checkpoint."""
+
+  def __init__(self, dataset: PackedDataset):
+    self.dataset = dataset
+
+  def on_epoch_begin(self, args, state, control, **_):
+    self.dataset.set_epoch(int(state.epoch or 0))
+
+
+class PackedTrainer(Trainer):
+  """What `packed_trainer` makes."""
+
+  def __init__(
+    self,
+    pack: Callable[[Any], _Packs],
+    collate: Callable[[packing.Plan], Any],
+    model: Any,
+    args: TrainingArguments,
+    train: Any,
+    evaluation: Any,
+    **options: Any,
+  ):
+    self._pack, self._collate = pack, collate
+    packs = None if train is None else pack(train)
+    if isinstance(evaluation, dict):
+      evaluation = {name: pack(examples) for name, examples in evaluation.items()}
+    elif evaluation is not None:
+      evaluation = pack(evaluation)
+    super().__init__(
+      model=model,
+      args=args,
+      train_dataset=packs,
+      eval_dataset=evaluation,
+      data_collator=None if packs is None else collate(packs.plan),
+      **options,
+    )
+    if packs is not None:
+      self.add_callback(_OtherPacks(packs))
+    # `compute_loss` divides by the labels of all micro-batches, whatever the model does.
+    self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
+    self._sums = np.zeros(2)  # of losses and of labels, in this evaluation
+
+  # ---- the loss ----------------------------------------------------------------------
+
+  def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
+    """Counts labels. Where they are floats, the Trainer would count empty places, too."""
+    counted = []
+    for inputs in batch_samples:
+      if "labels" not in inputs:
+        raise InputError(
+          f"Examples have no labels; found {sorted(inputs)}. Give each a label or labels, "
+          "or for a masked language model masking=DataCollatorForLanguageModeling(...)."
+        )
+      own = torch.where(_targets(inputs), 0, IGNORED)
+      counted.append({"labels": own, "shift_labels": own})  # nothing left to be shifted
+    return super()._get_num_items_in_batch(counted, device)
+
+  def compute_loss(
+    self,
+    model: Any,
+    inputs: dict[str, Any],
+    return_outputs: bool = False,
+    num_items_in_batch: Any = None,
+  ) -> Any:
+    """The share of these rows in the mean over all labels of the step.
+
+    Some models, BERT among them, ignore `num_items_in_batch`, and their losses of
+    micro-batches would be added up. The mean over its own labels is what all models give.
+    """
+    own = _targets(inputs).sum()
+    loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+    if own == 0:  # the mean of nothing is NaN
+      loss = outputs["logits"].sum() * 0
+    if return_outputs:  # in an evaluation
+      self._sums += float(loss.detach() * own), int(own)
+    if num_items_in_batch is not None:
+      loss = loss * own / num_items_in_batch
+      if self.args.average_tokens_across_devices:  # the gradients of ranks are averaged
+        loss = loss * (self.accelerator.num_processes // self.get_tp_size())
+    return (loss, outputs) if return_outputs else loss
+
+  # ---- evaluation --------------------------------------------------------------------
+
+  def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+    if isinstance(eval_dataset, str):
+      packs = self.eval_dataset[eval_dataset]
+    elif eval_dataset is None:
+      packs = self.eval_dataset
+    else:
+      packs = eval_dataset = self._packed(eval_dataset)
+    if packs is None:
+      raise InputError("There are no examples to evaluate. Give evaluation=examples.")
+    with self._collating(packs):
+      return super().get_eval_dataloader(eval_dataset)
+
+  def get_test_dataloader(self, test_dataset: Any) -> Any:
+    packs = self._packed(test_dataset)
+    with self._collating(packs):
+      return super().get_test_dataloader(packs)
+
+  def _packed(self, examples: Any) -> _Packs:
+    return examples if isinstance(examples, _Packs) else self._pack(examples)
+
+  @contextlib.contextmanager
+  def _collating(self, packs: _Packs) -> Iterator[None]:
+    """Lays out rows as the plan of this dataset asks, which may have a greater depth."""
+    of_training = self.data_collator
+    self.data_collator = self._collate(packs.plan)
+    try:
+      yield
+    finally:
+      self.data_collator = of_training
+
+  def evaluation_loop(
+    self,
+    dataloader: Any,
+    description: str,
+    prediction_loss_only: bool | None = None,
+    ignore_keys: list[str] | None = None,
+    metric_key_prefix: str = "eval",
+  ) -> Any:
+    """As for sequences alone: the mean loss over all labels, and answers in order.
+
+    `num_samples`, and so `eval_samples_per_second`, counts sequences.
+    """
+    packs, given = dataloader.dataset, self.compute_metrics
+    self._sums[:] = 0
+
+    def in_order(found: Any) -> Any:
+      return given(
+        type(found)(
+          predictions=_by_example(found.predictions, packs),
+          label_ids=_by_example(found.label_ids, packs),
+        )
+      )
+
+    self.compute_metrics = None if given is None else in_order
+    try:
+      output = super().evaluation_loop(
+        dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+      )
+    finally:
+      self.compute_metrics = given
+    total = torch.tensor(self._sums, dtype=torch.float32, device=self.args.device)
+    loss, number = self.accelerator.reduce(total, "sum").tolist()
+    name = f"{metric_key_prefix}_loss"
+    if name in output.metrics:
+      output.metrics[name] = loss / number if number else float("nan")
+    return output._replace(
+      predictions=_by_example(output.predictions, packs),
+      label_ids=_by_example(output.label_ids, packs),
+      num_samples=len(packs.lengths),
+    )
+
+
+def _by_example(values: Any, packs: _Packs) -> Any:
+  """Puts answers of rows in the order of the examples.
+
+  Args:
+    values: [P, M, ...] by sequence or [P, S, ...] by token, for all packs, or several.
+
+  Returns:
+    [N, ...] or [N, longest, ...], with -100 after the end of a sequence.
+  """
+  if values is None:
+    return None
+  if isinstance(values, tuple | list):
+    return type(values)(_by_example(x, packs) for x in values)
+  if isinstance(values, dict):
+    return {name: _by_example(x, packs) for name, x in values.items()}
+  plan, lengths = packs.plan, packs.lengths
+  width = values.shape[1] if values.ndim > 1 else 0
+  if width % plan.row_length == 0 and width > plan.row_length:  # FlashAttention's long rows
+    values = values.reshape(-1, plan.row_length, *values.shape[2:])
+    width = plan.row_length
+  if width not in (plan.packing_depth, plan.row_length) or len(values) < len(packs):
+    raise InputError(
+      f"Predictions or labels have shape {list(values.shape)}; expected [{len(packs)}, "
+      f"{plan.packing_depth}, ...] by sequence or [{len(packs)}, {plan.row_length}, ...] "
+      "by token. Let preprocess_logits_for_metrics keep the first two axes."
+    )
+  if width == plan.packing_depth:
+    ordered = np.zeros((len(lengths), *values.shape[2:]), values.dtype)
+    for row, pack in zip(values, packs.assignment, strict=False):
+      ordered[pack] = row[: len(pack)]
+    return ordered
+  shape = len(lengths), int(lengths.max()), *values.shape[2:]
+  ordered = np.full(shape, IGNORED, values.dtype)
+  for row, pack in zip(values, packs.assignment, strict=False):
+    start = 0
+    for i in pack:
+      end = start + lengths[i]
+      ordered[i, : lengths[i]], start = row[start:end], end
+  return ordered
