@@ -1,6 +1,6 @@
 """A small packed BERT on the standard library's own text; `make train`.
 
-Reaches a held-out masked-token accuracy of more than 3 times the unigram baseline in 3
+Reaches a held-out masked-token accuracy of more than 3 times the unigram baseline in 3 to 7
 minutes of training on 2 CPU cores. The held-out twentieth is small: with other splits it
 was 2.7 to 3.5 times (LOG.md).
 """
