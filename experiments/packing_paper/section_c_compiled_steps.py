@@ -50,8 +50,8 @@ def measure(part: Part, size: str) -> dict[str, Any]:
     and `compile_seconds` for each of `SHAPES`.
   """
   clock = steadiest_clock()
-  made_from = {"machine": machine_and_device(), "size": size, "clock": clock}
-  made_from |= {"rounds": ROUNDS[part.quick], "rows": ROWS}
+  made_from: dict[str, Any] = {"machine": machine_and_device(), "size": size}
+  made_from |= {"clock": clock, "rounds": ROUNDS[part.quick], "rows": ROWS}
   return measured_once(part, size, made_from, lambda: made_from | _measured(part, size))
 
 
@@ -98,12 +98,13 @@ def _measured(part: Part, size: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _no_cache() -> Iterator[None]:
   """Compiles anew, whatever the persistent cache of compiled programs holds."""
-  before = jax.config.jax_enable_compilation_cache
-  jax.config.update("jax_enable_compilation_cache", False)
+  config: Any = jax.config
+  before = config.jax_enable_compilation_cache
+  config.update("jax_enable_compilation_cache", False)
   try:
     yield
   finally:
-    jax.config.update("jax_enable_compilation_cache", before)
+    config.update("jax_enable_compilation_cache", before)
 
 
 def half_a_batch(part: Part, measured: dict[str, dict[str, Any]]) -> Exhibit:

@@ -77,7 +77,8 @@ def packed_heads(model: Any) -> Any:
         f"{type(model).__name__} wraps the model with the head. Call packed_heads on the "
         "model before it is wrapped."
       )
-    model.__class__ = _by_sequence(type(model))
+    plain: Any = type(model)
+    model.__class__ = _by_sequence(plain)
   return model
 
 
@@ -92,7 +93,8 @@ def pooling_of(model: Any) -> Literal["first", "last", "mean"]:
   Raises:
     InputError: this is no `...ForSequenceClassification` of a known type.
   """
-  name, config = type(model).__name__, getattr(model, "config", None)
+  name = type(model).__name__
+  config: Any = getattr(model, "config", None)
   kind = getattr(config, "model_type", None)
   if not name.endswith("ForSequenceClassification") or kind not in FIRST | LAST:
     raise InputError(
@@ -161,12 +163,12 @@ class _BySequence:
     return output if is_dict else output.to_tuple()
 
   def __reduce_ex__(self, protocol: Any) -> Any:
-    _, _, *state = super().__reduce_ex__(protocol)
-    return _empty, (self._plain,), *state
+    reduced: Any = super().__reduce_ex__(protocol)
+    return _empty, (self._plain,), *reduced[2:]
 
 
 @functools.cache
-def _by_sequence(plain: type) -> type:
+def _by_sequence(plain: Any) -> Any:
   """The class of a model with packed heads, under the name that its config records."""
   names = {"__module__": plain.__module__, "__qualname__": plain.__qualname__}
   return type(plain.__name__, (_BySequence, plain), names | {"_plain": plain})
@@ -174,7 +176,7 @@ def _by_sequence(plain: type) -> type:
 
 def _empty(plain: type) -> Any:
   """An object without state, for `copy` and `pickle`, which do not find its class."""
-  kind = _by_sequence(plain)
+  kind: Any = _by_sequence(plain)
   return kind.__new__(kind)
 
 

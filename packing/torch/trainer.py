@@ -161,7 +161,7 @@ class _Packs(PackedDataset):
       kept = {
         "label",
         "token_type_ids",
-        *inspect.signature(_plain(model).forward).parameters,
+        *inspect.signature(getattr(_plain(model), "forward")).parameters,  # noqa: B009
       }
       examples = examples.remove_columns([name for name in names if name not in kept])
     self.lengths = np.array(
@@ -290,8 +290,8 @@ class PackedTrainer(Trainer):
   @contextlib.contextmanager
   def _collating(self, packs: _Packs) -> Iterator[None]:
     """Lays out rows as the plan of this dataset asks, which may have a greater depth."""
-    of_training = self.data_collator
-    self.data_collator = self._collate(packs.plan)
+    of_training: Any = self.data_collator
+    self.data_collator: Any = self._collate(packs.plan)
     try:
       yield
     finally:
@@ -309,7 +309,8 @@ class PackedTrainer(Trainer):
 
     `num_samples`, and so `eval_samples_per_second`, counts sequences.
     """
-    packs, given = dataloader.dataset, self.compute_metrics
+    packs: Any = dataloader.dataset
+    given: Any = self.compute_metrics
     self._sums[:] = 0
 
     def in_order(found: Any) -> Any:

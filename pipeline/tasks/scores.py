@@ -224,10 +224,10 @@ def score_tags(
   if not has_entities:
     return {"score": accuracy, "accuracy": accuracy}
   scheme = tagging.find_scheme(true, labels)
-  found = _score_entities(true, said, tagging.entities)
+  of_all = _score_entities(true, said, tagging.entities)
   strict = functools.partial(tagging.strict_entities, scheme=scheme)
   strict_f1 = _score_entities(true, said, strict)["f1"]
-  return {"score": found["f1"], **found, "strict_f1": strict_f1, "accuracy": accuracy}
+  return {"score": of_all["f1"], **of_all, "strict_f1": strict_f1, "accuracy": accuracy}
 
 
 def _score_entities(

@@ -2,6 +2,7 @@
 
 import itertools
 import tracemalloc
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -134,7 +135,7 @@ def test_few_sequences_take_the_fewest_packs_of_all_ways(together, second):
   rng, above = np.random.default_rng(3), 0
   for _ in range(40):
     number = int(rng.integers(1, 8))
-    options = {"devices": int(rng.integers(1, 4))}
+    options: dict[str, Any] = {"devices": int(rng.integers(1, 4))}
     if together is not None:
       groups = rng.integers(0, 4, number).tolist()
       options |= {"groups": groups, "together": together}

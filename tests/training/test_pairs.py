@@ -1,6 +1,7 @@
 """Embeddings by pairs: the loss and its gradients, packed or not, on any devices."""
 
 import functools
+from typing import Any
 
 import flax.nnx as nnx
 import jax
@@ -75,7 +76,7 @@ def one_text_a_row(store):
   }
 
 
-HOW = {
+HOW: dict[str, tuple[dict[str, Any], bool]] = {
   "anchors choose": ({}, False),
   "both choose": ({"both_directions": True, "temperature": 0.2}, False),
   "scores": ({}, True),

@@ -194,7 +194,7 @@ def test_other_models_are_refused_by_name(name, kind):
 
 
 def test_a_model_is_to_be_changed_before_it_is_wrapped():
-  class ForSequenceClassification(torch.nn.Module):
+  class ForSequenceClassification(torch.nn.Module):  # type: ignore[name-defined]
     def __init__(self, model):
       super().__init__()
       self.wrapped, self.config = model, model.config

@@ -232,10 +232,13 @@ def test_a_run_continues_from_any_checkpoint_with_the_same_weights(tmp_path):
       model, data, args=arguments(tmp_path, **options), max_sequence_length=LONGEST
     )
     packs = []
-    trainer.train_dataset.set_epoch = lambda epoch, to=trainer.train_dataset.set_epoch: (
-      packs.append(epoch),
-      to(epoch),
-    )
+    to = trainer.train_dataset.set_epoch
+
+    def set_epoch(epoch, packs=packs, to=to):
+      packs.append(epoch)
+      to(epoch)
+
+    trainer.train_dataset.set_epoch = set_epoch
     trainer.train(resume_from_checkpoint=start)
     return trainer, sorted({*packs})
 

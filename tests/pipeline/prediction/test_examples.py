@@ -82,7 +82,7 @@ def test_a_text_in_memory_is_read_as_a_line_of_a_file(tmp_path, tokenizer):
 def test_special_tokens_in_a_text_are_text_and_counted(tmp_path, tokenizer):
   path = tmp_path / "lines.txt"
   path.write_text("a [SEP] b\na\n[MASK] [CLS] a\n")
-  tally = collections.Counter()
+  tally: collections.Counter[str] = collections.Counter()
   found = list(read_examples(str(path), settings_of("regression"), tokenizer, tally))
   assert words(found[0]) == ["[CLS] a [UNK] [UNK] [UNK] b [SEP]"]
   assert tally["texts_with_special_tokens"] == 2
