@@ -196,6 +196,9 @@ class _OtherPacks(TrainerCallback):
 class PackedTrainer(Trainer):
   """What `packed_trainer` makes."""
 
+  compute_metrics: Any
+  data_collator: Any
+
   def __init__(
     self,
     pack: Callable[[Any], _Packs],
@@ -291,7 +294,7 @@ class PackedTrainer(Trainer):
   def _collating(self, packs: _Packs) -> Iterator[None]:
     """Lays out rows as the plan of this dataset asks, which may have a greater depth."""
     of_training: Any = self.data_collator
-    self.data_collator: Any = self._collate(packs.plan)
+    self.data_collator = self._collate(packs.plan)
     try:
       yield
     finally:

@@ -231,7 +231,7 @@ def test_a_run_continues_from_any_checkpoint_with_the_same_weights(tmp_path):
     trainer = packed_trainer(
       model, data, args=arguments(tmp_path, **options), max_sequence_length=LONGEST
     )
-    packs = []
+    packs: list[int] = []
     to = trainer.train_dataset.set_epoch
 
     def set_epoch(epoch, packs=packs, to=to):
