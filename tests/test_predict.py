@@ -511,7 +511,7 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
     ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
     ("classification", "--out /no/such/x", "Cannot write /no/such/x"),
-    ("classification", "--attention-impl cudnn", "attention_impl=cudnn needs"),
+    ("classification", "--attention-impl cudnn", "attention_impl=cudnn runs only on NVIDIA GPUs"),
     ("nowhere", "", "expected a model's folder"),
     ("classification", "--embed --task regression", "exclude each other"),
     ("squad", "--embed pooled", "has no pooler. Give --embed mean or cls"),

@@ -33,7 +33,7 @@ def test_each_format_gives_the_documents(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv", "tsv"])
 def test_a_column_is_named_or_the_error_says_what_there_is(tmp_path, suffix):
   write(tmp_path / f"a.{suffix}", ["One.", "Two."], column="content")
-  message = r"no .*'text'.*found 'other'.*'content'.*columns .text="
+  message = r"no .*'text'.*found 'other'.*'content'.*--columns text=NAME"
   with pytest.raises(InputError, match=message):
     texts(tmp_path / f"a.{suffix}")
   named = DocumentFields(("text",), columns=(("text", "content"),))
@@ -107,7 +107,7 @@ def test_texts_of_questions_are_checked_as_all_others(tmp_path, field, text, mes
 def test_questions_in_another_encoding_are_no_json_but_say_so(tmp_path):
   path = tmp_path / "a.json"
   path.write_bytes('{"data": [{"paragraphs": [{"context": "caf\xe9"'.encode("latin-1"))
-  with pytest.raises(InputError, match=r"a.json is not UTF-8 at byte 42. Convert it with"):
+  with pytest.raises(InputError, match=r"a.json is not UTF-8 at byte 42. Convert it, such as by"):
     read(path, DocumentFields(("id", "question", "context", "answers")))
 
 
