@@ -29,7 +29,7 @@ from packing.plan import Plan
 from packing.planfile import load_plan
 from packing.row import make_row, make_rows
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
   "ALGORITHMS",
