@@ -6,6 +6,7 @@ NEEDED = {
   "packing/arrow.py": "pyarrow",
   "packing/torch": "torch",
   "packing/torch/trainer.py": "transformers",
+  "packing/torch/model_types.py": "transformers",
   "packing/grain": "grain",
   "packing/datasets": "datasets",
 }
