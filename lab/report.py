@@ -32,7 +32,7 @@ _TERMS = """\
   otherwise, see the same sequences in the same order.
 - *Nats* are the unit of the masked-token loss (natural logarithm). *Alone* is the loss on
   held-out sequences, one per row. *Times unigram* is the accuracy divided by that of always
-  predicting the commonest token."""
+  predicting the most frequent token."""
 NEAR = 0.02  # a p from here to `LEVEL` is borderline
 _AGREES = {True: "yes", False: "**no**", None: ""}
 _OUTCOMES = {outcome: outcome for outcome in get_args(Outcome)} | {"fails": "**fails**"}

@@ -52,7 +52,7 @@ class Tokenizer:
       self._tokenizer = word_piece_tokenizer(self.vocabulary)
       _check_beside(self.path, self._tokenizer)
     self._ids = {token: number for number, token in enumerate(self.vocabulary)}
-    self._special = sorted(_CONTROL & self._ids.keys())
+    self._special = _CONTROL & self._ids.keys()
 
   def id_of(self, token: str) -> int:
     """The id of a special token.
@@ -74,9 +74,9 @@ class Tokenizer:
       f"{self.path} has capitals, but text is lower-cased. Give the model's tokenizer.json."
     )
 
-  def typed_special_token(self, text: str) -> str:
-    """A special token that stands in a text, where it is text; "" for none."""
-    return next((token for token in self._special if token in text), "")
+  def has_special_token(self, text: str) -> bool:
+    """Whether a special token is typed in a text, where it is split like other text."""
+    return any(token in text for token in self._special)
 
   @property
   def padding_id(self) -> int | None:

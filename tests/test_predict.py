@@ -511,7 +511,11 @@ def test_a_file_of_answers_is_whole_or_absent(folders, answer, tmp_path):
     ("classification", "--max-sequences-per-pack 0", "expected at least 1"),
     ("classification", "--step best", "--step is 'best'; expected a number"),
     ("classification", "--out /no/such/x", "Cannot write /no/such/x"),
-    ("classification", "--attention-impl cudnn", "attention_impl=cudnn runs only on NVIDIA GPUs"),
+    (
+      "classification",
+      "--attention-impl cudnn",
+      "attention_impl=cudnn runs only on NVIDIA GPUs",
+    ),
     ("nowhere", "", "expected a model's folder"),
     ("classification", "--embed --task regression", "exclude each other"),
     ("squad", "--embed pooled", "has no pooler. Give --embed mean or cls"),
@@ -581,7 +585,7 @@ def test_a_word_without_tokens_gets_no_tag_and_the_others_theirs(folders, answer
     assert [n for n, x in enumerate(found[name]) if x is None] == [*places]
   assert "6 words have no tokens, and so no tag" in errors
   _, _, errors = answer(folder, typed=json.dumps({"tokens": ["[SEP]", "a"]}))
-  assert "1 texts have special tokens such as [SEP]. They are split" in errors
+  assert "Texts with special tokens such as [SEP]: 1. isopack splits these" in errors
   (found,) = answer(folder, typed=json.dumps({"tokens": [invisible]}))[1]
   assert found == {
     "id": "0",

@@ -1,9 +1,9 @@
 """Half a batch, one compiled shape and many, and XLA itself: sections 3.3 and C.
 
-Steps of small models on full rows of 128 tokens, timed in turns. A step is compiled once
-for the shape of its batch, so packed rows, all of one length, need one program; batches cut
-to their longest sequence need one for each length. Compiled programs are not read from a
-cache.
+Steps of BERT-tiny on full rows of 128 tokens are timed in turns. A step is compiled once
+for the shape of its batch. So packed rows, all of one length, need one program, and batches
+that are cut to their longest sequence need one for each length. Each program is compiled,
+and none is read from a cache.
 
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, sections 3.3 and 4.2.2; the version of
@@ -97,7 +97,7 @@ def _measured(part: Part, size: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _no_cache() -> Iterator[None]:
-  """Compiles anew, whatever the persistent cache of compiled programs holds."""
+  """Disables the persistent compilation cache, so that each program is compiled."""
   config: Any = jax.config
   before = config.jax_enable_compilation_cache
   config.update("jax_enable_compilation_cache", False)

@@ -47,7 +47,7 @@ class Dealt:
     devices: int,
     admit: Callable[[np.ndarray, int, int], bool] | None = None,
   ):
-    # The last entry is no item: exchanging with it moves an item.
+    # The last entry is a dummy: an item that is exchanged with it moves.
     self._sizes = np.append(sizes, np.zeros((1, limits.size), np.int64), axis=0)
     self.pack_of = pack_of
     self._devices, self._each, self._admit = devices, num_packs // devices, admit

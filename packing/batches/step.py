@@ -117,6 +117,8 @@ def pack_step(
   cost = Cost() if cost is None else cost
   check(isinstance(cost, Cost), "cost", cost, "a packing.Cost, such as Cost(linear=1.0)")
   check(together in _TOGETHER, "together", together, '"pack" or "device"')
+  expected = '"pack" without groups, since only groups stay together'
+  check(groups is not None or together == "pack", "together", together, expected)
   sizes, limits = lengths[:, None], np.array([row_length])
   if also is not None:
     second, limit = _check_also(also, lengths.size)

@@ -14,10 +14,11 @@ SPECIAL_IN_TEXT = "texts_with_special_tokens"  # in a tally
 
 
 def about_special_tokens(count: int) -> str:
-  """What to know if texts have special tokens."""
+  """A line for the user of texts in which special tokens are typed."""
   return (
-    f"{count:,} texts have special tokens such as {SEP}. They are split like other text; "
-    "transformers makes them the special tokens, so a model trained there differs."
+    f"Texts with special tokens such as {SEP}: {count:,}. isopack splits these like other "
+    "text. transformers reads them as the special tokens, so a model that was trained with "
+    "it may answer differently."
   )
 
 
@@ -54,7 +55,7 @@ class Encoder:
     return self.tokenizer.encode_with_offsets(text)
 
   def _count_special(self, texts: Sequence[str]):
-    found = sum(1 for text in texts if self.tokenizer.typed_special_token(text))
+    found = sum(1 for text in texts if self.tokenizer.has_special_token(text))
     if found:  # so that a tally without any has no such count
       self.tally[SPECIAL_IN_TEXT] += found
 

@@ -242,114 +242,112 @@ def _pair_task(fields: tuple[str, ...], schema: pa.Schema, **options) -> Task:
 
 
 _NUMBERS: dict = {"schema": REGRESSION_SCHEMA, "answer": answering.answer_value}
-TASKS = (
-  {
-    "pretraining": Task(
-      fields=("text",),
-      make_sequences=pretraining.pair_sequences,
-      texts=pretraining.sentences_of,
-      too_long=("truncate", "split", "error"),
-      filter="min_sentences",
-      min_documents=2,
-      special_tokens=SPECIAL_TOKENS,
-      label_names=("next", "random"),
-      tallied_shares=("random_next",),
-      head="pretraining",
+TASKS = {
+  "pretraining": Task(
+    fields=("text",),
+    make_sequences=pretraining.pair_sequences,
+    texts=pretraining.sentences_of,
+    too_long=("truncate", "split", "error"),
+    filter="min_sentences",
+    min_documents=2,
+    special_tokens=SPECIAL_TOKENS,
+    label_names=("next", "random"),
+    tallied_shares=("random_next",),
+    head="pretraining",
+  ),
+  "sentences": Task(
+    fields=("text",),
+    make_sequences=pretraining.sentence_sequences,
+    texts=pretraining.sentences_of,
+    too_long=("truncate", "split", "error"),
+    filter="min_sentences",
+    special_tokens=SPECIAL_TOKENS,
+    head="pretraining",
+  ),
+  "documents": Task(
+    fields=("text",),
+    make_sequences=documents.document_sequences,
+    texts=_one_text,
+    too_long=("split", "truncate", "error"),
+    filter="min_words",
+    special_tokens=SPECIAL_TOKENS,
+    byte_level=True,
+    head="pretraining",
+  ),
+  "text": Task(
+    fields=("text",),
+    make_sequences=documents.text_sequences,
+    texts=_one_text,
+    too_long=("split", "truncate", "error"),
+    filter="min_words",
+    special_tokens=(),
+    byte_level=True,
+    head="causal",
+  ),
+  "tokens": Task(
+    fields=("input_ids",),
+    optional=(
+      *("attention_mask", "token_type_ids", "label", "labels"),
+      *("position_ids", "seq_lengths"),  # which rows have that are packed already
     ),
-    "sentences": Task(
-      fields=("text",),
-      make_sequences=pretraining.sentence_sequences,
-      texts=pretraining.sentences_of,
-      too_long=("truncate", "split", "error"),
-      filter="min_sentences",
-      special_tokens=SPECIAL_TOKENS,
-      head="pretraining",
-    ),
-    "documents": Task(
-      fields=("text",),
-      make_sequences=documents.document_sequences,
-      texts=_one_text,
-      too_long=("split", "truncate", "error"),
-      filter="min_words",
-      special_tokens=SPECIAL_TOKENS,
-      byte_level=True,
-      head="pretraining",
-    ),
-    "text": Task(
-      fields=("text",),
-      make_sequences=documents.text_sequences,
-      texts=_one_text,
-      too_long=("split", "truncate", "error"),
-      filter="min_words",
-      special_tokens=(),
-      byte_level=True,
-      head="causal",
-    ),
-    "tokens": Task(
-      fields=("input_ids",),
-      optional=(
-        *("attention_mask", "token_type_ids", "label", "labels"),
-        *("position_ids", "seq_lengths"),  # which rows have that are packed already
-      ),
-      make_sequences=documents.token_sequences,
-      texts=None,
-      too_long=("error", "truncate", "split"),
-      special_tokens=(),
-    ),
-    "squad": Task(
-      fields=("id", "question", "context", "answers"),
-      make_sequences=squad.labelled_sequences,
-      texts=squad.texts,
-      too_long=("split", "truncate", "error"),
-      schema=QUESTION_SCHEMA,
-      head="question_answering",
-      score=scores.score_answers,
-      make_unlabelled=squad.unlabelled_sequences,
-      answer=answering.answer_question,
-    ),
-    "tagging": Task(
-      fields=("tokens", "tags"),
-      make_sequences=tagging.labelled_sequences,
-      texts=tagging.texts,
-      too_long=("split", "error"),
-      names_labels=True,
-      schema=TAGGING_SCHEMA,
-      head="token_classification",
-      score=scores.score_tags,
-      make_unlabelled=tagging.unlabelled_sequences,
-      line_fields=("tokens",),
-      answer=answering.answer_tags,
-    ),
-    "pairs": _pair_task(
-      pairs.RANKED, PAIR_SCHEMA, optional=pairs.NEGATIVES, similar=pairs.SIMILAR
-    ),
-    "scored_pairs": _pair_task((*pairs.SCORED, "score"), SCORED_PAIR_SCHEMA),
-    "classification": _sentence_task(
-      glue.OWN[:1],
-      ("accuracy",),
-      optional=glue.OWN[1:],
-      similar=glue.SIMILAR,
-      names_labels=True,
-    ),
-    glue.MULTI_LABEL: _sentence_task(
-      glue.OWN[:1],
-      ("micro_f1",),
-      others=("macro_f1", "subset_accuracy"),
-      optional=glue.OWN[1:],
-      similar=glue.SIMILAR,
-      names_labels=True,
-      schema=MULTI_LABEL_SCHEMA,
-      answer=answering.answer_classes,
-    ),
-    "regression": _sentence_task(
-      glue.OWN[:1],
-      ("pearson", "spearman"),
-      optional=glue.OWN[1:],
-      similar=glue.SIMILAR,
-      **_NUMBERS,
-    ),
-  }
-  | {
+    make_sequences=documents.token_sequences,
+    texts=None,
+    too_long=("error", "truncate", "split"),
+    special_tokens=(),
+  ),
+  "squad": Task(
+    fields=("id", "question", "context", "answers"),
+    make_sequences=squad.labelled_sequences,
+    texts=squad.texts,
+    too_long=("split", "truncate", "error"),
+    schema=QUESTION_SCHEMA,
+    head="question_answering",
+    score=scores.score_answers,
+    make_unlabelled=squad.unlabelled_sequences,
+    answer=answering.answer_question,
+  ),
+  "tagging": Task(
+    fields=("tokens", "tags"),
+    make_sequences=tagging.labelled_sequences,
+    texts=tagging.texts,
+    too_long=("split", "error"),
+    names_labels=True,
+    schema=TAGGING_SCHEMA,
+    head="token_classification",
+    score=scores.score_tags,
+    make_unlabelled=tagging.unlabelled_sequences,
+    line_fields=("tokens",),
+    answer=answering.answer_tags,
+  ),
+  "pairs": _pair_task(
+    pairs.RANKED, PAIR_SCHEMA, optional=pairs.NEGATIVES, similar=pairs.SIMILAR
+  ),
+  "scored_pairs": _pair_task((*pairs.SCORED, "score"), SCORED_PAIR_SCHEMA),
+  "classification": _sentence_task(
+    glue.OWN[:1],
+    ("accuracy",),
+    optional=glue.OWN[1:],
+    similar=glue.SIMILAR,
+    names_labels=True,
+  ),
+  glue.MULTI_LABEL: _sentence_task(
+    glue.OWN[:1],
+    ("micro_f1",),
+    others=("macro_f1", "subset_accuracy"),
+    optional=glue.OWN[1:],
+    similar=glue.SIMILAR,
+    names_labels=True,
+    schema=MULTI_LABEL_SCHEMA,
+    answer=answering.answer_classes,
+  ),
+  "regression": _sentence_task(
+    glue.OWN[:1],
+    ("pearson", "spearman"),
+    optional=glue.OWN[1:],
+    similar=glue.SIMILAR,
+    **_NUMBERS,
+  ),
+  **{
     f"glue/{name}": _sentence_task(
       task.fields,
       task.metrics,
@@ -357,8 +355,8 @@ TASKS = (
       **({} if task.labels else _NUMBERS),
     )
     for name, task in glue.TASKS.items()
-  }
-)
+  },
+}
 # For each task that a model can be trained on, the head that learns it.
 TASK_HEADS = {name: task.head for name, task in TASKS.items() if task.head}
 

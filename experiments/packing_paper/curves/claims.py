@@ -93,7 +93,9 @@ def long_enough(runs: Results, what: str = "packed training") -> Statement:
   """Tests whether runs have learned enough for their differences to mean something."""
   unigram = held_out(runs, "unigram_mlm_accuracy")
   reached = np.divide(held_out(runs, "mlm_accuracy"), unigram).tolist()
-  claim = f"{what} is {TARGET} times as accurate as always predicting the commonest token"
+  claim = (
+    f"{what} is {TARGET} times as accurate as always predicting the most frequent token"
+  )
   return reaches(
     f"The runs are long enough: {claim}", reached, TARGET, margin=0.1, unit="times"
   )

@@ -86,7 +86,7 @@ def test_special_tokens_in_a_text_are_text_and_counted(tmp_path, tokenizer):
   found = list(read_examples(str(path), settings_of("regression"), tokenizer, tally))
   assert words(found[0]) == ["[CLS] a [UNK] [UNK] [UNK] b [SEP]"]
   assert tally["texts_with_special_tokens"] == 2
-  assert about_special_tokens(2).startswith("2 texts have special tokens such as [SEP].")
+  assert about_special_tokens(2).startswith("Texts with special tokens such as [SEP]: 2.")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,9 @@ def test_texts_of_questions_are_checked_as_all_others(tmp_path, field, text, mes
 def test_questions_in_another_encoding_are_no_json_but_say_so(tmp_path):
   path = tmp_path / "a.json"
   path.write_bytes('{"data": [{"paragraphs": [{"context": "caf\xe9"'.encode("latin-1"))
-  with pytest.raises(InputError, match=r"a.json is not UTF-8 at byte 42. Convert it, such as by"):
+  with pytest.raises(
+    InputError, match=r"a.json is not UTF-8 at byte 42. Convert it, such as by"
+  ):
     read(path, DocumentFields(("id", "question", "context", "answers")))
 
 
