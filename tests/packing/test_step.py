@@ -287,6 +287,7 @@ def test_fewer_sequences_than_devices_leave_empty_packs():
     ([1, 2], {"groups": [[1], [2]]}, "groups have shape .* integers or strings"),
     ([1, 2], {"groups": [1.0, 2.0]}, "groups have shape .* integers or strings"),
     ([1], {"together": "row"}, 'together is \'row\'; expected "pack" or "device"'),
+    ([1], {"together": "device"}, "together is 'device'; expected .* without groups"),
     ([5, 4], {"groups": "xx"}, "groups have shape"),
     ([5, 4], {"groups": ["x", "x"]}, 'Group x has 9 tokens; .* together="device"'),
     ([1, 2], {"also": [3, 4]}, r"The sizes in also have shape \(\)"),

@@ -10,14 +10,14 @@ import packing
 from experiments.packing_paper import figure_10_longer_rows as longer_rows
 from experiments.packing_paper import figures_5_6_unpadding as unpadding
 from experiments.packing_paper import section_3_model_changes as model_changes
-from experiments.packing_paper import section_c_compiled_steps as compiled_steps
-from experiments.packing_paper import table_1_greedy_and_sort as greedy_and_sort
-from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper import table_4_strategies as strategies
 from experiments.packing_paper.packs import section_c_padding as padding
 from experiments.packing_paper.packs import section_r_rounding as rounding
 from experiments.packing_paper.packs import table_1_solution_times as solution_times
 from experiments.packing_paper.packs import tables_1_5_6_7_packing as tables
+from experiments.packing_paper.timed import section_c_compiled_steps as compiled_steps
+from experiments.packing_paper.timed import table_1_greedy_and_sort as greedy_and_sort
+from experiments.packing_paper.timed import table_2_speedups as speedups
 from lab.exhibits import Exhibit, Part
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import packing
-from experiments.packing_paper import table_2_speedups as speedups
 from experiments.packing_paper.packs.tables_1_5_6_7_packing import WIKIPEDIA, greedy_plan
+from experiments.packing_paper.timed import table_2_speedups as speedups
 from lab.exhibits import Exhibit, Part
 from lab.machine import machine_and_device
 from lab.plans import measured_once
