@@ -102,9 +102,10 @@ def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsy
   records = {x["attention"]: x for x in found["steps"]}
   assert list(records) == list(steps.MEASURED)
   printed = capsys.readouterr().out
-  for name, needs in (("cudnn", "NVIDIA GPUs"), ("splash", "TPUs")):
-    assert printed.count(f"attention {name}: not run: attention_impl={name} needs") == 1
-    assert needs in records[name]["not_run"]
+  for name, device in (("cudnn", "NVIDIA GPUs"), ("splash", "TPUs")):
+    reason = f"attention_impl={name} runs only on {device}"
+    assert printed.count(f"attention {name}: not run: {reason}") == 1
+    assert reason in records[name]["not_run"]
   ran = records["xla"]
   assert ran["over_factor"]["median"] * ran["batch_factor"] == pytest.approx(
     ran["speedup"]["median"]

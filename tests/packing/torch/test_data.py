@@ -422,9 +422,8 @@ def test_a_worker_that_has_ended_its_shard_does_not_read_it_again():
   assert rest == whole[1][middle:] + whole[1]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_state_loaded_before_the_workers_start_is_refused(method):
-  """Each epoch has new workers, which would all resume from it."""
+def load_before_a_worker_starts(_, method):
+  """Each epoch has new workers, which would all resume from the state."""
   before = make_stream()
   packs = iter(before)
   next(packs)
@@ -434,6 +433,12 @@ def test_a_state_loaded_before_the_workers_start_is_refused(method):
   with pytest.raises(packing.InputError, match=r"loaded before the worker started"):
     next(iter(loader))
   assert list(DataLoader(after, batch_size=None)) == list(packs)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_state_loaded_before_the_workers_start_is_refused(method):
+  # In a process without JAX's threads, which do not survive a fork.
+  torch.multiprocessing.spawn(load_before_a_worker_starts, (method,), nprocs=1)
 
 
 class Stateful:
