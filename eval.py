@@ -11,6 +11,7 @@ Hugging Face directory needs a --config. Prints the result, as JSON with --json.
 --config.model.attention_impl=... for a machine of another kind.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -26,17 +27,17 @@ if not sys.stderr.isatty():  # in a log, each update of a progress bar is a new 
 
 import jax
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
 from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
-from launch.fields import check, row_length
+from launch.door import settings_of
+from launch.machine import check_machine
 from launch.record import report
 from launch.record.progress import Progress
-from launch.validation import check_fields, validate
+from launch.settings import RunSettings, check
 from model import MODELS, weights
 from pipeline.tasks.glue import MULTI_LABEL
-from pipeline.tasks.registry import TASK_HEADS
 from training import processes
 from training.errors import ConfigError, Stopped
 from training.evaluation import evaluate, prediction_config
@@ -67,32 +68,33 @@ _COMPUTATION_FIELDS = (
 
 
 def main():
-  config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
-  check_fields(config)
+  run, folder = settings_of(_CONFIG.value), pathlib.Path(_WORKDIR.value)
   memory.keep()
   compiler.keep_programs()
   processes.start()
   mesh = make_mesh()
   processes.connect(mesh)
-  computed = for_evaluation(config, num_devices=mesh.size)
-  validate(computed, num_devices=mesh.size)
-  head = TASK_HEADS[config.data.task]
+  computed = for_evaluation(run, num_devices=mesh.size)
+  check_machine(computed, num_devices=mesh.size)
   used = ""
   if workdir.is_run(folder):
-    stored, why = open_run(config, folder, sharding=replicated(mesh))
+    stored, why = open_run(run, folder, sharding=replicated(mesh))
     used = f"step {stored.step} of {folder} ({why}), "
   else:
-    stored = open_model(computed, folder, head=head)
-  pooling = init_from.pooling_of(computed, stored).mode if head == "encoder" else ""
-  names = {"dtype": config.model.dtype, "attention_impl": config.model.attention_impl}
-  lengths = {row_length(config), config.data.max_sequence_length}
-  how = computation.of(prediction_config(stored.config, **names), lengths)
+    stored = open_model(computed, folder)
+  pooling = init_from.pooling_of(computed, stored).mode if run.pairs else ""
+  named = prediction_config(
+    stored.config,
+    dtype=run.model.dtype,
+    attention_impl=run.model.config.attention_impl,
+  )
+  how = computation.of(named, run.rows.lengths)
   how.check_all_processes()
   if processes.is_first():
     print(f"eval.py: {used}{how}", file=sys.stderr)
   program = ModelProgram(how.config, mesh=mesh, head=stored.head)
 
-  dataset = processes.on_first_then_others(lambda: prepare_dataset(computed))
+  dataset = processes.on_first_then_others(lambda: prepare_dataset(computed.data))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   if not workdir.is_run(folder):
     init_from.check_vocabulary(stored, dataset.vocabulary)
@@ -140,16 +142,16 @@ def as_flags(words: list[str]) -> list[str]:
 
 
 def open_run(
-  config: ConfigDict, folder: pathlib.Path, *, sharding
+  run: RunSettings, folder: pathlib.Path, *, sharding
 ) -> tuple[weights.StoredModel, str]:
-  """Opens a checkpoint of a run, whose data and model must be those of the config.
+  """Opens a checkpoint of a run, whose data and model must be those of the settings.
 
   Returns:
     The checkpoint, and why this one, as in `choose_step`.
   """
   workdir.check_same(
     folder,
-    config,
+    run.given,
     groups=("seed", "data.", "model."),
     ignore=_COMPUTATION_FIELDS,
     remedy="by leaving these fields out",
@@ -160,50 +162,50 @@ def open_run(
   return weights.open_folder(folder, step=step, sharding=sharding), why
 
 
-def open_model(
-  config: ConfigDict, folder: pathlib.Path, *, head: str
-) -> weights.StoredModel:
+def open_model(run: RunSettings, folder: pathlib.Path) -> weights.StoredModel:
   """Opens a model that does not belong to a run."""
   if _STEP.value is not None:
     raise ConfigError(
       f"--step is {_STEP.value!r}, but {folder} is not a run. Leave out --step."
     )
-  config = config.copy_and_resolve_references()
-  config.model.init_from = str(folder)
-  stored = init_from.open_weights(config, head=head)
+  head, task = run.head, run.data.task
+  model_part = dataclasses.replace(run.model, init_from=str(folder))
+  run = dataclasses.replace(run, model=model_part)
+  stored = init_from.open_weights(run)
   assert stored is not None
   if head == "encoder":
     stored = weights.encoder_of(stored)
   if stored.head != head:
     needed = MODELS[stored.config.FAMILY][head].__name__
     raise ConfigError(
-      f"{folder} holds a {stored.kind.__name__}, but config.data.task={config.data.task} "
+      f"{folder} holds a {stored.kind.__name__}, but config.data.task={task} "
       f"needs a {needed}. Train one: train.py with --config.model.init_from={folder}."
     )
   several = getattr(stored.config, "multi_label", False)
-  gives, task = "several classes" if several else "one class", config.data.task
+  gives = "several classes" if several else "one class"
   expected = f"{MULTI_LABEL!r}" if several else "'classification'"
   expected = f"{expected}, since {folder} was trained to give an example {gives}"
   check(several == (task == MULTI_LABEL), "data.task", task, expected)
-  init_from.check_length(config, stored.config.max_position_embeddings)
+  init_from.check_length(run, stored.config.max_position_embeddings)
   return stored
 
 
-def for_evaluation(config: ConfigDict, *, num_devices: int) -> ConfigDict:
-  """The config with a batch size for this number of devices.
+def for_evaluation(run: RunSettings, *, num_devices: int) -> RunSettings:
+  """The settings with a batch size for this number of devices.
 
   Without FSDP, trackers and the stream of a run. Without the dropout of attention, which
   evaluation does not have, so that any implementation of attention may be used.
   """
-  config = config.copy_and_resolve_references()
-  rows = config.train.micro_batch_size or config.train.batch_size
-  config.train.batch_size = math.ceil(rows / num_devices) * num_devices
-  config.train.micro_batch_size = 0
-  config.train.fsdp = 1
-  config.train.trackers = ""
-  config.data.stream = ""
-  config.model.attention_dropout_rate = 0.0
-  return config
+  rows = math.ceil(run.train.rows_at_once / num_devices) * num_devices
+  config = dataclasses.replace(run.model.config, attention_dropout_rate=0.0)
+  return dataclasses.replace(
+    run,
+    train=dataclasses.replace(
+      run.train, batch_size=rows, micro_batch_size=0, fsdp=1, trackers=""
+    ),
+    data=dataclasses.replace(run.data, stream=""),
+    model=dataclasses.replace(run.model, config=config),
+  )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ import pipeline
 from launch import computation, workdir
 from launch.command import MISTAKES
 from launch.computation import Computation
-from launch.data import settings_of
+from launch.data import dataset_settings
+from launch.door import settings_of
 from model import attention, hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from packing import InputError
@@ -333,9 +334,9 @@ def open_model(options: argparse.Namespace) -> Opened:
       the options do not fit it.
   """
   folder = pathlib.Path(options.folder)
-  run_config, used = None, ""
+  trained_on, used = None, ""
   if (folder / weights.MODEL).exists() and workdir.is_run(folder):
-    run_config = workdir.get_config(str(folder))
+    trained_on = dataset_settings(settings_of(workdir.get_config(str(folder))).data)
     step, why = weights.choose_step(folder, options.step)
     used = f"step {step} of {folder} ({why})"
   else:
@@ -361,13 +362,13 @@ def open_model(options: argparse.Namespace) -> Opened:
     )
   config = stored.config_as(model.EncoderConfig)
   task = options.task
-  if not run_config:
+  if not trained_on:
     several = config.multi_label
     task = task or default_task(stored.head, config.num_labels, multi_label=several)
   settings = settings_to_read(
     options.input,
     "" if options.embed else stored.head,
-    trained_on=settings_of(run_config.data) if run_config else None,
+    trained_on=trained_on,
     task=task,
     changes={name: getattr(options, name) for name in _READING}
     | {"max_sequence_length": longest},

@@ -37,13 +37,14 @@ from ml_collections import config_flags
 
 from launch import command, summary, workdir
 from launch.data import check_data
+from launch.door import settings_of
+from launch.machine import check_machine
 from launch.prepare_run import TrainingRun, prepare
 from launch.recipe.adjustment import learning_rates, make_optimizer
 from launch.record import report, trackers
 from launch.record.compilations import CompilationCounter
 from launch.record.parameters import count_parameters, parameters_digest
 from launch.record.recorder import Profile, Recorder
-from launch.validation import validate
 from model import weights
 from training import processes
 from training.checkpoint import Checkpoints
@@ -73,16 +74,16 @@ flags.mark_flag_as_required("config")
 
 
 def main():
-  config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  settings, folder = settings_of(_CONFIG.value), pathlib.Path(_WORKDIR.value)
   signals.resume_hint = functools.partial(resume_hint, folder)
   memory.keep()
   compiler.keep_programs()
   processes.start()
-  validate(config, num_devices=jax.device_count())
-  check_data(config.data)
+  check_machine(settings, num_devices=jax.device_count())
+  check_data(settings.data)
   allow_changes = _ALLOW_CHANGED_CONFIG.value
   changed = processes.on_first(
-    lambda: workdir.check(folder, config, allow_changes=allow_changes)
+    lambda: workdir.check(folder, settings.given, allow_changes=allow_changes)
   )
   if not changed and (results := processes.on_first(lambda: report.finished(folder))):
     processes.print_on_first(
@@ -92,11 +93,11 @@ def main():
     return
   with contextlib.ExitStack() as held:
     processes.on_first(lambda: held.enter_context(workdir.claimed(folder)))
-    tracked = held.enter_context(trackers.opened(folder, config))
+    tracked = held.enter_context(trackers.opened(folder, settings))
     checkpoints = held.enter_context(
-      Checkpoints(folder, keep=config.train.keep_checkpoints)
+      Checkpoints(folder, keep=settings.train.keep_checkpoints)
     )
-    run = prepare(config, folder)
+    run = prepare(settings, folder)
     added = f"; XLA_FLAGS has {flags_added}" if flags_added else ""
     processes.print_on_first(f"{run.computation}{added}\n")
     program = make_program(run)
@@ -130,14 +131,14 @@ def make_program(run: TrainingRun) -> TrainingProgram:
   state     parameters, moments, step and dropout key; a step that is not finite ends the
             run
   """
-  config = run.config
+  settings = run.settings
   return TrainingProgram(
     run.model,
-    make_optimizer(config, run.recipe),
+    make_optimizer(settings.optimizer, run.recipe),
     mesh=run.mesh,
-    seed=config.seed,
+    seed=settings.seed,
     head=run.head,
-    loss_unit=config.train.loss_unit,
+    loss_unit=settings.train.loss_unit,
     pair_loss=run.pair_loss(),
     accumulate=run.recipe.accumulation,
   )
@@ -183,7 +184,7 @@ def train(
     Figures for the summary: the peak rate of the devices, the seconds of training, and
     figures of the last state, which is not kept.
   """
-  config, steps = run.config, run.recipe.steps
+  options, steps = run.settings.train, run.recipe.steps
   compilations = CompilationCounter()
   cost, held_out = run.cost(), run.held_out()
   unigram_token = run.dataset.manifest["most_frequent_token"]
@@ -192,7 +193,7 @@ def train(
     with (
       Recorder(
         run.folder,
-        learning_rates=learning_rates(config, run.recipe),
+        learning_rates=learning_rates(run.settings.optimizer, run.recipe),
         cost=cost,
         first_step=step,
         saved=saved,
@@ -206,7 +207,7 @@ def train(
         record.check()
         resumable = record.state()
         with record.meter.paused():
-          best = verdict.best_step if config.train.keep_best else None
+          best = verdict.best_step if options.keep_best else None
           resumable |= {"input": batches.get_state()}
           checkpoints.save(step, state, resumable, best)
 
@@ -226,9 +227,9 @@ def train(
         record.end(step, batch["sequence_ids"], values)
         last, stopping = step == steps, processes.asked_to_stop(step)
 
-        if step % config.train.log_every == 0 or last or stopping:
+        if step % options.log_every == 0 or last or stopping:
           record.line(step, compilations=compilations.count(program.train_step_name))
-        if step % config.train.eval_every == 0 or last:
+        if step % options.eval_every == 0 or last:
           with record.meter.paused():
             result = evaluate(
               program, state["params"], held_out, unigram_token=unigram_token
@@ -236,15 +237,15 @@ def train(
           record.evaluation(step, result)
           verdict = run.verdict(record.log.evaluations)
         ending = last or stopping or verdict.ended
-        is_best = config.train.keep_best and step == verdict.best_step
-        if step % config.train.checkpoint_every == 0 or ending or is_best:
+        is_best = options.keep_best and step == verdict.best_step
+        if step % options.checkpoint_every == 0 or ending or is_best:
           save()
           saved_step = step
         if stopping:
           break
       ended_early = step < steps and not verdict.ended
       if ended_early and step > saved_step:  # the stream ended
-        if step % config.train.log_every:
+        if step % options.log_every:
           record.line(step, compilations=compilations.count(program.train_step_name))
         save()
       checkpoints.wait()

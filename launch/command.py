@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 from absl import app, flags, logging
 
-from launch.fields import read_config
+from launch.door import read_config
 from model import AttentionError, weights
 from packing import InputError
 from training.errors import ConfigError, Stopped, Terminated

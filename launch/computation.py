@@ -6,13 +6,11 @@ import dataclasses
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
-
 import model
-from launch.fields import row_length
+from launch.settings import RunSettings
 from model import attention
 from training import processes
-from training.errors import Stopped
+from training.errors import ConfigError, Stopped
 
 
 class Computation(NamedTuple):
@@ -59,7 +57,7 @@ def of(model_config: model.ModelConfig, row_lengths: Iterable[int]) -> Computati
 
 
 def of_run(
-  config: ConfigDict,
+  run: RunSettings,
   model_config: model.ModelConfig,
   *,
   begun: model.ModelConfig | None,
@@ -67,14 +65,26 @@ def of_run(
   """The same for a run; one that resumes keeps its dtype, whatever the device.
 
   Args:
-    config: the run's config.
-    model_config: the model that it describes.
+    run: its settings.
+    model_config: its model.
     begun: the model as the run began it; None for a new run.
 
   Raises:
-    AttentionError: an implementation that the config names cannot compute the model here.
+    AttentionError: an implementation that the run names cannot compute the model here.
   """
-  lengths = {row_length(config), config.data.max_sequence_length}
-  if begun and config.model.dtype == "auto":
+  if begun and run.model.dtype == "auto":
     model_config = dataclasses.replace(model_config, dtype=begun.dtype)
-  return of(model_config, lengths)
+  return of(model_config, run.rows.lengths)
+
+
+def check(run: RunSettings, model_config: model.ModelConfig):
+  """Checks that the attention that a run names can compute its model here.
+
+  Raises:
+    ConfigError: it cannot; the message says why.
+  """
+  try:
+    for length in run.rows.lengths:
+      attention.check(model_config, length)
+  except model.AttentionError as error:
+    raise ConfigError(f"config.model: {error}") from error

@@ -1,28 +1,31 @@
-"""From a run's config to its data."""
+"""From the settings of a run to its data."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
-from ml_collections import ConfigDict
 
 import packing
 from launch.plans import held_out_plan, held_out_stores, make_plan
+from launch.settings import (
+  PREPARED,
+  AtomRows,
+  Data,
+  PackedRows,
+  PaddedAtomRows,
+  RunSettings,
+)
 from packing import InputError
-from packing.errors import check, check_integer
+from packing.errors import check
 from packing.files import read_json
-from pipeline.batches import atoms
 from pipeline.batches.atom_loader import AtomLoader
 from pipeline.batches.loader import PackedLoader, RowLoader
 from pipeline.batches.masking import Masking
 from pipeline.batches.online import OnlineBatches, Reader, ShuffledSequences
-from pipeline.batches.plans import ONLINE
 from pipeline.batches.streamed import StreamedSequences
 from pipeline.batches.windows import WindowLoader
 from pipeline.dataset import MANIFEST, PreparedDataset, open_dataset
@@ -31,80 +34,56 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.streams import check_stream
 from pipeline.store import SequenceStore
 from pipeline.tasks.registry import find_task, is_masked, score
-from training.errors import ConfigError
 from training.evaluation import HeldOut
 
-PREPARED = "prepared"  # the data.source of a run that uses data.directory as it is
 
-
-def prepare_dataset(config: ConfigDict) -> PreparedDataset:
-  """Prepares the dataset of a config, or opens it if it is prepared already.
+def prepare_dataset(data: Data) -> PreparedDataset:
+  """Prepares the dataset of a run, or opens it if it is prepared already.
 
   Raises:
-    InputError: the source cannot be used, nothing is held out, the directory holds a
-      dataset that does not fit the config, or labels are none of the next-sentence head.
+    InputError: the source cannot be used, nothing is held out, or the directory holds a
+      dataset that does not fit the run.
   """
-  data = config.data
-  settings = check_data(data)
+  check_data(data)
   if data.source != PREPARED:
-    dataset = prepare(data.directory, settings)
-  else:
-    dataset = open_dataset(data.directory)
-    check_prepared(data, dataset.manifest["settings"])
-  if data.task == "tokens" and config.model.next_sentence:
-    _check_next_sentence(dataset)
+    return prepare(data.directory, data.dataset)
+  dataset = open_dataset(data.directory)
+  check_prepared(data, dataset.manifest["settings"])
   return dataset
 
 
-def _check_next_sentence(dataset: PreparedDataset):
-  """Checks that the label of each sequence, which its source gives, is 0 or 1."""
-  for store in (dataset.train, dataset.held_out):
-    labels = store.sequence_labels
-    if (wrong := np.flatnonzero((labels < 0) | (labels > 1))).size:
-      first = int(wrong[0])
-      raise InputError(
-        f"{dataset.directory}: sequence {first} has the label {labels[first]}; expected 0 "
-        "or 1, whether its second sentence is random. If labels mean something else, set "
-        "--config.model.next_sentence=False."
-      )
-
-
-def check_data(data: Mapping) -> DatasetSettings:
-  """Checks the config's `data` before any work; the dataset need not be there.
-
-  Returns:
-    The settings of the dataset, if the run prepares it.
+def check_data(data: Data):
+  """Checks where the data of a run come from, before any work.
 
   Raises:
-    InputError: a value cannot be used.
+    InputError: there is no such stream, nothing is held out, or the task cannot be made.
   """
-  if data["stream"]:
-    check_stream(data["stream"])
-  settings = config_settings(data)
-  if data["source"] != PREPARED:
-    fraction, held_out = data["held_out_fraction"], data["held_out_source"]
+  if data.stream:
+    check_stream(data.stream)
+  if data.source != PREPARED:
+    fraction = data.held_out_fraction
     expected = "a fraction to evaluate on, or a config.data.held_out_source"
-    check(bool(fraction or held_out), "config.data.held_out_fraction", fraction, expected)
-    find_task(settings)
-  return settings
+    is_held_out = bool(fraction or data.held_out_source)
+    check(is_held_out, "config.data.held_out_fraction", fraction, expected)
+    find_task(data.dataset)
 
 
-def check_prepared(data: Mapping, settings: Mapping):
-  """Checks that a config can use a dataset that was prepared before.
+def check_prepared(data: Data, settings: Mapping):
+  """Checks that a run can use a dataset that was prepared before.
 
   Args:
-    data: the config's `data`.
+    data: of the run.
     settings: the settings in the dataset's manifest.
 
   Raises:
     InputError: the task, length or labels differ, nothing was held out, or the manifest is
       damaged.
   """
-  there, directory = _settings(settings), data["directory"]
-  for name in ("task", "max_sequence_length", *(["labels"] if data["labels"] else [])):
-    found = getattr(there, name)
-    expected = f"{data[name]!r}, as in the config, or another --config.data.directory"
-    check(found == data[name], f"The {name} of {directory}", found, expected)
+  there, directory = _settings(settings), data.directory
+  for name in ("task", "max_sequence_length", *(["labels"] if data.labels else [])):
+    found, ours = getattr(there, name), getattr(data, name)
+    expected = f"{ours!r}, as in the config, or another --config.data.directory"
+    check(found == ours, f"The {name} of {directory}", found, expected)
   if not (there.held_out_fraction or there.held_out_source):
     raise InputError(
       f"{directory} was prepared without held-out documents, on which a run is evaluated. "
@@ -112,33 +91,17 @@ def check_prepared(data: Mapping, settings: Mapping):
     )
 
 
-def settings_of(data: Mapping) -> DatasetSettings:
-  """The dataset settings of a config; those in the manifest for source "prepared".
-
-  Args:
-    data: the config's `data`.
+def dataset_settings(data: Data) -> DatasetSettings:
+  """The settings of a run's dataset; those in its manifest for the source "prepared".
 
   Raises:
-    InputError: a value cannot be used, or the manifest is missing or damaged.
+    InputError: the manifest is missing or damaged.
   """
-  if data["source"] != PREPARED:
-    return config_settings(data)
-  path = pathlib.Path(data["directory"]) / MANIFEST
+  if data.source != PREPARED:
+    return data.dataset
+  path = pathlib.Path(data.directory) / MANIFEST
   what = "the dataset's manifest, the only record of how it was made; restore it"
   return _settings(read_json(path, what=what).get("settings", {}))
-
-
-def config_settings(data: Mapping) -> DatasetSettings:
-  """The dataset settings that a config's `data` has.
-
-  Raises:
-    ConfigError: a value cannot be used.
-  """
-  names = {field.name for field in dataclasses.fields(DatasetSettings)}
-  try:
-    return DatasetSettings(**{k: v for k, v in data.items() if k in names})
-  except InputError as error:
-    raise ConfigError(f"config.data.{error}") from error
 
 
 def _settings(fields: Mapping) -> DatasetSettings:
@@ -154,12 +117,12 @@ def _settings(fields: Mapping) -> DatasetSettings:
 
 
 def make_held_out(
-  config: ConfigDict, dataset: PreparedDataset, *, pooling: str = ""
+  run: RunSettings, dataset: PreparedDataset, *, pooling: str = ""
 ) -> list[HeldOut]:
   """The held-out sets that a run is evaluated on; of their rows, this process's.
 
   Args:
-    config: of the run.
+    run: its settings.
     dataset: its dataset.
     pooling: of the vectors of pairs.
 
@@ -167,19 +130,21 @@ def make_held_out(
     InputError: nothing was held out.
     Stopped: this process packs them in another way than process 0.
   """
-  task, sets = config.data.task, []
-  options: dict[str, Any] = {"temperature": config.pairs.temperature} if pooling else {}
+  task, sets = run.data.task, []
+  options: dict[str, Any] = {}
+  if pooling:
+    options["temperature"] = run.pair_loss(pooling).temperature
   if task == "tagging":
     options["labels"] = dataset.labels
   for name, store in held_out_stores(dataset).items():
     loader: RowLoader
     if task == "text":  # scored in one way, whatever the layout of training
       loader = WindowLoader(
-        store, row_length=config.data.max_sequence_length, batch_size=_batch_size(config)
+        store, row_length=run.data.max_sequence_length, batch_size=run.train.rows_at_once
       )
     else:
-      plan = held_out_plan(config, store)
-      loader = make_loader(config, store, dataset.vocabulary, plan=plan)
+      plan = held_out_plan(run.rows, store, seed=run.seed)
+      loader = make_loader(run, store, dataset.vocabulary, plan=plan)
     loader = loader.for_process(jax.process_index(), jax.process_count())
     has_score = task != "text" and not is_masked(task)
     sets.append(
@@ -195,7 +160,7 @@ def make_held_out(
 
 
 def make_loader(
-  config: ConfigDict,
+  run: RunSettings,
   store: SequenceStore,
   vocabulary: list[str],
   *,
@@ -203,49 +168,45 @@ def make_loader(
   batch_size: int | None = None,
   devices: int = 1,
 ) -> RowLoader:
-  """The batches of a store in the config's layout, masked if the task masks tokens.
+  """The batches of a store as rows of the run, masked if the task masks tokens.
 
   Args:
-    config: of the run.
+    run: its settings.
     store: the sequences.
     vocabulary: tokens in the order of their ids.
     plan: from `make_plan`; made if not given.
-    batch_size: rows of a batch; by default, as many as the config computes at once.
-    devices: how many share a batch, over all processes; for `packing.balance`.
-
-  Raises:
-    InputError: a value of the config cannot be used.
+    batch_size: rows of a batch; by default, as many as the run computes at once.
+    devices: how many share a batch, over all processes; for `PackedRows.balance`.
   """
-  seed = check_integer("config.seed", config.seed, at_least=0, at_most=2**32 - 1)
-  batch_size = batch_size or _batch_size(config)
-  if config.data.layout in atoms.LAYOUTS:
+  rows, batch_size = run.rows, batch_size or run.train.rows_at_once
+  if isinstance(rows, AtomRows):
     return AtomLoader(
       store,
-      layout=config.data.layout,
-      row_length=config.data.max_sequence_length,
-      atom_size=config.data.atom_size,
+      layout=rows.layout,
+      row_length=rows.max_sequence_length,
+      atom_size=rows.atom_size,
       batch_size=batch_size,
-      seed=seed,
-      loss_on_padding=config.data.loss_on_padding,
+      seed=run.seed,
+      loss_on_padding=isinstance(rows, PaddedAtomRows) and rows.loss_on_padding,
     )
   return PackedLoader(
     store,
-    make_plan(config, store) if plan is None else plan,
+    make_plan(rows, store, seed=run.seed) if plan is None else plan,
     batch_size=batch_size,
-    masking=_masking(config, vocabulary),
-    seed=seed,
-    balance=config.packing.balance,
+    masking=_masking(run, vocabulary),
+    seed=run.seed,
+    balance=rows.balance if isinstance(rows, PackedRows) else "none",
     devices=devices,
   )
 
 
 def read_batches(
-  config: ConfigDict, dataset: PreparedDataset, plan: packing.Plan, *, batch_size: int
+  run: RunSettings, dataset: PreparedDataset, plan: packing.Plan, *, batch_size: int
 ) -> OnlineBatches:
   """Batches that are packed while sequences are read; endless unless a stream ends.
 
   Args:
-    config: of the run.
+    run: its settings.
     dataset: its dataset; with `data.stream`, its vocabulary.
     plan: of the first epoch, or of a sample of the stream.
     batch_size: rows of a batch, over all processes; these are of this process.
@@ -253,56 +214,59 @@ def read_batches(
   Raises:
     InputError: there is no such stream, or several processes read one.
   """
-  reader: Reader = ShuffledSequences(dataset.train, seed=config.seed)
-  if stream := config.data.stream:
+  reader: Reader = ShuffledSequences(dataset.train, seed=run.seed)
+  if stream := run.data.stream:
     expected = (
       f"a source that several processes can read: a stream is read by one, not "
       f"{jax.process_count()}. Start one process for all devices, or prepare the data"
     )
     check(jax.process_count() == 1, "config.data.stream", stream, expected)
-    reader = StreamedSequences(stream, settings_of(config.data), dataset.tokenizer)
+    reader = StreamedSequences(stream, dataset_settings(run.data), dataset.tokenizer)
   return OnlineBatches(
     reader,
     plan,
     batch_size=batch_size,
-    masking=_masking(config, dataset.vocabulary),
+    masking=_masking(run, dataset.vocabulary),
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
 
 
-def _masking(config: ConfigDict, vocabulary: list[str]) -> Masking | None:
-  if not is_masked(config.data.task):
+def _masking(
+  run: RunSettings, vocabulary: list[str], task: str | None = None
+) -> Masking | None:
+  if not is_masked(task or run.data.task):
     return None
-  return Masking.for_vocabulary(vocabulary, rate=config.data.mask_rate, seed=config.seed)
+  return Masking.for_vocabulary(vocabulary, rate=run.data.mask_rate, seed=run.seed)
 
 
 def make_audit_loader(
-  config: ConfigDict, dataset: PreparedDataset, *, process_count: int
+  run: RunSettings, dataset: PreparedDataset, *, process_count: int
 ) -> PackedLoader:
   """A loader to audit, of the sequences to train on.
 
   The dataset decides the task, and so whether tokens are masked.
 
   Raises:
-    InputError: config and dataset differ in length, or the config packs online or by
-      atoms.
+    InputError: run and dataset differ in length, or the run packs online or by atoms.
   """
   settings = dataset.manifest["settings"]
-  length, longest = config.data.max_sequence_length, settings["max_sequence_length"]
+  length, longest = run.data.max_sequence_length, settings["max_sequence_length"]
   expected = f"{longest}, as in {dataset.directory}"
   check(length == longest, "config.data.max_sequence_length", length, expected)
-  algorithm, layout = config.packing.algorithm, config.data.layout
-  expected = "another, since packs made while reading follow no plan to audit"
-  check(algorithm != ONLINE, "config.packing.algorithm", algorithm, expected)
   expected = "packed, since the audit does not cover rows with parts of documents"
-  check(layout == "packed", "config.data.layout", layout, expected)
-  config.data.task = settings["task"]
-  loader = make_loader(config, dataset.train, dataset.vocabulary, devices=process_count)
-  assert isinstance(loader, PackedLoader)
+  layout, is_planned = run.rows.layout, isinstance(run.rows, PackedRows)
+  check(not isinstance(run.rows, AtomRows), "config.data.layout", layout, expected)
+  expected = "another, since packs made while reading follow no plan to audit"
+  check(is_planned, "config.packing.algorithm", "online", expected)
+  assert isinstance(run.rows, PackedRows)
+  loader = PackedLoader(
+    dataset.train,
+    make_plan(run.rows, dataset.train, seed=run.seed),
+    batch_size=run.train.rows_at_once,
+    masking=_masking(run, dataset.vocabulary, settings["task"]),
+    seed=run.seed,
+    balance=run.rows.balance,
+    devices=process_count,
+  )
   return loader.for_process(0, process_count)
-
-
-def _batch_size(config: ConfigDict) -> int:
-  """Rows that a run computes at once."""
-  return config.train.micro_batch_size or config.train.batch_size

@@ -1,4 +1,4 @@
-"""The model of a run, and the weights that it starts from if the config names any."""
+"""The model of a run, and the weights that it starts from if it names any."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
 import model
-from launch.data import PREPARED
-from launch.fields import check
-from launch.model_config import LAYER_SIZES, check_attention, family_of, model_config
+from launch import computation
+from launch.settings import LAYER_SIZES, PREPARED, Data, RunSettings, check
 from model import hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
@@ -40,56 +38,49 @@ _HEAD = (
 )
 
 
-def open_weights(
-  config: ConfigDict, *, head: str = "pretraining"
-) -> weights.StoredModel | None:
-  """Opens the weights that a config names, and checks that the run can start from them.
+def open_weights(run: RunSettings) -> weights.StoredModel | None:
+  """Opens the weights that a run names, and checks that it can start from them.
 
-  Args:
-    config: the run's config.
-    head: the head that the run trains. A causal model needs a causal one to start from;
-      other heads take the encoder of any model of the config's family.
+  A causal model needs a causal one to start from; other heads take the encoder of any model
+  of the run's family.
 
   Returns:
-    The weights, whose arrays are not read yet; None if the config names none.
+    The weights, whose arrays are not read yet; None if the run names none.
 
   Raises:
-    ConfigError: there are no such weights, or this config cannot start from them.
+    ConfigError: there are no such weights, or this run cannot start from them.
   """
-  directory = config.model.init_from
+  directory, config = run.model.init_from, run.model.config
   if not directory:
     return None
   try:
     stored = hf.open_model(directory, step=weights.choose_step(directory).step)
-    sizes = stored.config_as(model.CONFIGS[family_of(config, head)])
+    sizes = stored.config_as(type(config))
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error
-  if isinstance(sizes, model.Gpt2Config):
-    _check_positions(config, directory, sizes)
-  _check_shape(config, directory, sizes, head=head)
-  _check_vocabulary_file(config, stored)
+  if isinstance(sizes, model.Gpt2Config) and isinstance(config, model.Gpt2Config):
+    there, here = sizes.positions, config.positions
+    check(there == here, "model.positions", here, f"{there!r}, as in {_FIELD}={directory}")
+    if there == "learned":
+      check_length(run, sizes.max_position_embeddings)
+  _check_shape(run, sizes)
+  _check_vocabulary_file(run.data, stored)
   return stored
 
 
-def _check_positions(config, directory: str, sizes: model.Gpt2Config):
-  there, here = sizes.positions, config.model.positions
-  check(there == here, "model.positions", here, f"{there!r}, as in {_FIELD}={directory}")
-  if there == "learned":
-    check_length(config, sizes.max_position_embeddings)
-
-
-def check_length(config: ConfigDict, positions: int):
+def check_length(run: RunSettings, positions: int):
   """Raises ConfigError if sequences are longer than the weights have positions."""
-  length = config.data.max_sequence_length
-  expected = f"at most the {positions} positions of {_FIELD}={config.model.init_from}"
+  length = run.data.max_sequence_length
+  expected = f"at most the {positions} positions of {_FIELD}={run.model.init_from}"
   check(length <= positions, "data.max_sequence_length", length, expected)
 
 
-def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str):
-  expected = model_config(config, head=head, vocab_size=sizes.vocab_size, sizes=sizes)
-  check_attention(config, expected)
+def _check_shape(run: RunSettings, sizes: model.ModelConfig):
+  directory = run.model.init_from
+  expected = run.model.of(vocab_size=sizes.vocab_size, sizes=sizes)
+  computation.check(run, expected)
   there, here = (getattr(x, "global_base", None) for x in (sizes, expected))
-  if head != "pretraining":  # which may change it, for longer sequences
+  if run.head != "pretraining":  # which may change it, for longer sequences
     check(there == here, "model.global_base", here, f"{there}, as in {_FIELD}={directory}")
   differences = [
     f"{name} {getattr(sizes, name)}, not {getattr(expected, name)}"
@@ -97,13 +88,13 @@ def _check_shape(config, directory: str, sizes: model.ModelConfig, *, head: str)
     if getattr(sizes, name) != getattr(expected, name)
   ]
   why = f"given, since {_FIELD}={directory} has {'; '.join(differences)}"
-  check(not differences, "model.size", config.model.size, why)
+  check(not differences, "model.size", run.model.size, why)
   if isinstance(sizes, model.BertConfig):
     why = f"weights with a type_vocab_size of at least 2, not {sizes.type_vocab_size}"
     check(sizes.type_vocab_size >= 2, "model.init_from", directory, why)
 
 
-def _check_vocabulary_file(config, stored: weights.StoredModel):
+def _check_vocabulary_file(data: Data, stored: weights.StoredModel):
   is_causal = stored.head == "causal"
   if stored.vocabulary is None:
     expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
@@ -115,8 +106,8 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
       f"{_FIELD}={stored.directory} is cased, but text is lowercased without the model's "
       f"tokenizer.json. Copy it there, or choose another model."
     )
-  path = pathlib.Path(config.data.vocab_file)
-  if config.data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
+  path = pathlib.Path(data.vocab_file)
+  if data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
     raise ConfigError(
       f"config.data.vocab_file is {str(path)!r}, which splits text as BERT does, unlike "
       f"the {BYTE_LEVEL_FILES[0]} of {_FIELD}={stored.directory}. {_remedy(stored)}"
@@ -128,7 +119,7 @@ def _check_vocabulary_file(config, stored: weights.StoredModel):
     except (weights.WeightsError, UnicodeDecodeError) as error:
       raise ConfigError(f"config.data.vocab_file={path}: {error}") from error
     check_vocabulary(stored, tokens, found_in=path)
-  elif config.data.source != PREPARED and not pathlib.Path(config.data.directory).exists():
+  elif data.source != PREPARED and not pathlib.Path(data.directory).exists():
     raise ConfigError(
       f"{_FIELD}={stored.directory} needs its vocabulary, not a new one. {_remedy(stored)}"
     )
@@ -174,25 +165,23 @@ def _remedy(stored: weights.StoredModel) -> str:
 
 
 def run_model_config(
-  config: ConfigDict,
+  run: RunSettings,
   *,
   workdir: str | pathlib.Path,
   vocab_size: int,
   stored: weights.StoredModel | None,
-  head: str = "pretraining",
   labels: Sequence[str] = (),
 ) -> model.ModelConfig:
-  """The model of a run, from its config and the weights that it starts from.
+  """The model of a run, from its settings and the weights that it starts from.
 
   If sequences are longer than the weights have positions, the model gets additional
   positions, as in the second phase of BERT's pretraining.
 
   Args:
-    config: the run's config.
-    workdir: the run's folder. If it has a checkpoint, the sizes come from `model.json`.
+    run: its settings.
+    workdir: its folder. If it has a checkpoint, the sizes come from `model.json`.
     vocab_size: the size of the dataset's vocabulary.
     stored: from `open_weights`.
-    head: the head that the run trains.
     labels: names of its classes; () for regression.
 
   Raises:
@@ -201,12 +190,10 @@ def run_model_config(
   """
   begun = weights.read_description(workdir).config if weights.steps(workdir) else None
   sizes = begun or (stored.config if stored else None)
-  made = model_config(
-    config,
-    head=head,
+  made = run.model.of(
     vocab_size=sizes.vocab_size if sizes else vocab_size,
     sizes=sizes,
-    num_labels=num_labels_of(head, labels),
+    num_labels=num_labels_of(run.head, labels),
   )
   if sizes is None:
     return made
@@ -214,9 +201,9 @@ def run_model_config(
   names = [name for name in _WEIGHTS_FIELDS if hasattr(made, name) and hasattr(sizes, name)]
   made = dataclasses.replace(made, **{name: getattr(sizes, name) for name in names})
   if begun is None:
-    longest = max(config.data.max_sequence_length, sizes.max_position_embeddings)
+    longest = max(run.data.max_sequence_length, sizes.max_position_embeddings)
     return dataclasses.replace(made, max_position_embeddings=longest)
-  check_attention(config, made)
+  computation.check(run, made)
   return made
 
 
@@ -225,17 +212,18 @@ def num_labels_of(head: str, labels: Sequence[str]) -> int:
   return max(len(labels), 1) if head in _CLASSIFIERS else 2
 
 
-def pooling_of(config: ConfigDict, stored: weights.StoredModel | None) -> Pooling:
+def pooling_of(run: RunSettings, stored: weights.StoredModel | None) -> Pooling:
   """How a run or an evaluation makes the vectors of texts, divided by their length.
 
   Args:
-    config: with `pairs.pooling`, which may leave it to the model's folder.
+    run: of pairs, whose `pooling` may leave it to the model's folder.
     stored: the model that it starts from, or has trained; None for a random one.
 
   Raises:
     WeightsError: the folder asks for what training does not do.
   """
-  mode, longest = config.pairs.pooling, config.data.max_sequence_length
+  assert run.pairs is not None
+  mode, longest = run.pairs.pooling, run.data.max_sequence_length
   if stored:
     mode = read_pooling(stored, instead=None if mode == "auto" else mode).mode
   return Pooling("mean" if mode == "auto" else mode, longest, normalized=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
-from ml_collections import ConfigDict
-
 import packing
+from launch.settings import AtomRows, Packs, Rows
 from packing import InputError
 from packing.problem import Geometry
 from pipeline import PreparedDataset, SequenceStore, plan_sha256
@@ -16,54 +15,58 @@ from training import processes
 from training.errors import Stopped
 
 KEPT = pathlib.Path("plans", "train.json")  # in a run's folder
-ALGORITHMS = (*packing.ALGORITHMS, ONLINE)
 
 
 def make_plan(
-  config: ConfigDict, store: SequenceStore, *, algorithm: str | None = None
+  rows: Rows, store: SequenceStore, *, seed: int, algorithm: str | None = None
 ) -> packing.Plan:
-  """Packs the lengths of a store as the config says.
+  """Packs the lengths of a store.
 
   For the layouts `concat` and `padding`, each row is a pack of one sequence, unless an
   algorithm is given. Rows of the unpacked baseline have `data.max_sequence_length` tokens,
   whatever `packing.row_length` is.
 
   Args:
-    config: the config of the run.
+    rows: of the run.
     store: the sequences.
+    seed: of the run, for the order in which sequences are read.
     algorithm: the packing algorithm, such as "none" for the unpacked baseline; None for
-      the config's.
+      that of the rows.
   """
-  histogram, algorithm, depth, row_length = _problem(config, store, algorithm)
+  histogram, algorithm, depth, row_length = _problem(rows, store, algorithm)
   if algorithm == ONLINE:
     if depth == "auto":
       depth = packing.choose_depth(histogram, algorithm="auto", row_length=row_length)
     geometry = Geometry.for_histogram(
       histogram, row_length=row_length, max_sequences_per_pack=depth
     )
-    return online_plan(store.lengths, histogram, geometry, seed=config.seed)
+    return online_plan(store.lengths, histogram, geometry, seed=seed)
   return packing.pack(
     histogram, algorithm=algorithm, row_length=row_length, max_sequences_per_pack=depth
   )
 
 
 def _problem(
-  config: ConfigDict, store: SequenceStore, algorithm: str | None = None
+  rows: Rows, store: SequenceStore, algorithm: str | None = None
 ) -> tuple[packing.Histogram, str, int | str, int | None]:
   """Histogram, algorithm, depth ("auto" if the packer chooses it), and row length."""
-  lengths = store.lengths
-  longest, layout = config.data.max_sequence_length, config.data.layout
-  if layout in atoms.LAYOUTS and algorithm is None:
+  lengths, longest = store.lengths, rows.max_sequence_length
+  if isinstance(rows, AtomRows) and algorithm is None:
     documents, _ = atoms.documents(store)
-    atom_size = config.data.atom_size or longest
-    cut = atoms.cut(documents, layout=layout, atom_size=atom_size, row_length=longest)
+    cut = atoms.cut(
+      documents,
+      layout=rows.layout,
+      atom_size=rows.atom_size or longest,
+      row_length=longest,
+    )
     lengths, algorithm = cut.row_tokens(), "none"
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=longest)
-  algorithm = algorithm or config.packing.algorithm
-  if algorithm == "none":
-    return histogram, algorithm, 1, None
-  row_length = config.packing.row_length or None
-  return histogram, algorithm, config.packing.max_sequences_per_pack or "auto", row_length
+  if isinstance(rows, Packs):
+    algorithm = algorithm or rows.algorithm
+    if algorithm != "none":
+      depth = rows.max_sequences_per_pack or "auto"
+      return histogram, algorithm, depth, rows.row_length or None
+  return histogram, "none", 1, None
 
 
 def held_out_stores(dataset: PreparedDataset) -> dict[str, SequenceStore]:
@@ -75,16 +78,17 @@ def held_out_stores(dataset: PreparedDataset) -> dict[str, SequenceStore]:
 
 
 def kept_plan(
-  config: ConfigDict, store: SequenceStore, workdir: pathlib.Path, *, begun: bool
+  rows: Rows, store: SequenceStore, workdir: pathlib.Path, *, seed: int, begun: bool
 ) -> packing.Plan:
   """The plan of the training sequences, `plans/train.json` in a run's folder.
 
   Process 0 makes it if it is missing, and all processes read it.
 
   Args:
-    config: the config of the run.
+    rows: of the run.
     store: the training sequences.
     workdir: its folder.
+    seed: of the run.
     begun: whether the run has begun. If not, a plan in the folder belongs to another run
       and is replaced.
 
@@ -97,11 +101,11 @@ def kept_plan(
   def keep():
     if not (begun and path.exists()):
       path.parent.mkdir(exist_ok=True)
-      make_plan(config, store).save(path)
+      make_plan(rows, store, seed=seed).save(path)
 
   processes.on_first(keep)
   try:
-    plan = packing.load_plan(path, histogram=_problem(config, store)[0])
+    plan = packing.load_plan(path, histogram=_problem(rows, store)[0])
   except InputError as error:
     raise InputError(
       f"{error} Restore the file, or delete it: train.py makes the plan again."
@@ -111,13 +115,13 @@ def kept_plan(
   return plan
 
 
-def held_out_plan(config: ConfigDict, store: SequenceStore) -> packing.Plan:
+def held_out_plan(rows: Rows, store: SequenceStore, *, seed: int) -> packing.Plan:
   """The plan of held-out sequences, which each process makes for itself.
 
   Raises:
     Stopped: this process makes another plan than process 0.
   """
-  plan = make_plan(config, store)
+  plan = make_plan(rows, store, seed=seed)
   if not _is_that_of_process_0(plan):
     raise Stopped(
       "The held-out plan differs in process 0. Set --config.packing.algorithm=lpfhp."

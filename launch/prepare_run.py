@@ -1,4 +1,4 @@
-"""A run: what its config stands for, prepared before training, and where it resumes."""
+"""A run: what its settings stand for, prepared before training, and where it resumes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 import packing
 from launch import computation, init_from, workdir
-from launch.data import make_held_out, make_loader, prepare_dataset, read_batches
+from launch.data import (
+  make_held_out,
+  make_loader,
+  prepare_dataset,
+  read_batches,
+)
 from launch.plans import KEPT, kept_plan
 from launch.recipe.adjustment import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
+from launch.settings import OnlineRows, Packs, RunSettings
 from launch.shares import count_shares, shares_line
 from model import ModelConfig, weights
 from model.hf.pooling import Pooling, write_pooling
@@ -27,8 +32,6 @@ from model.models import metric_of
 from packing.files import write_text
 from pipeline import OnlineBatches, PreparedDataset, RowLoader
 from pipeline.batches.loader import BatchIterator
-from pipeline.batches.plans import ONLINE
-from pipeline.tasks.registry import TASK_HEADS
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import processes
 from training.errors import ConfigError, Stopped, Terminated
@@ -41,7 +44,7 @@ from training.stopping import Verdict, judge, signals
 class TrainingRun:
   """All that training needs; made by `prepare`."""
 
-  config: ConfigDict
+  settings: RunSettings
   folder: pathlib.Path
   dataset: PreparedDataset
   plan: packing.Plan  # for the training sequences
@@ -56,7 +59,7 @@ class TrainingRun:
   @property
   def head(self) -> str:
     """What the model learns; a key of `model.MODELS`."""
-    return TASK_HEADS[self.config.data.task]
+    return self.settings.head
 
   @property
   def model(self) -> ModelConfig:
@@ -68,37 +71,31 @@ class TrainingRun:
     store, vocabulary = self.dataset.train, self.dataset.vocabulary
     rows, devices = self.recipe.rows, self.mesh.size
     loader = make_loader(
-      self.config, store, vocabulary, plan=plan, batch_size=rows, devices=devices
+      self.settings, store, vocabulary, plan=plan, batch_size=rows, devices=devices
     )
     return loader.for_process(jax.process_index(), jax.process_count())
 
   def batches(self) -> BatchIterator | OnlineBatches:
     """This process's rows of each step."""
-    if self.config.packing.algorithm == ONLINE:
+    if isinstance(self.settings.rows, OnlineRows):
       rows = self.recipe.rows
-      return read_batches(self.config, self.dataset, self.plan, batch_size=rows)
+      return read_batches(self.settings, self.dataset, self.plan, batch_size=rows)
     return self.loader(self.plan).iterate()
 
   def held_out(self) -> list[HeldOut]:
     """This process's part of what the run is evaluated on."""
     mode = self.pooling.mode if self.pooling else ""
-    return make_held_out(self.config, self.dataset, pooling=mode)
+    return make_held_out(self.settings, self.dataset, pooling=mode)
 
   def pair_loss(self) -> PairLoss:
     """The loss of a run of pairs; others do not use it."""
-    config, mode = self.config, self.pooling.mode if self.pooling else "mean"
-    return PairLoss(
-      mode,
-      config.pairs.temperature,
-      config.pairs.both_directions,
-      config.pairs.omit_equal_texts,
-    )
+    return self.settings.pair_loss(self.pooling.mode if self.pooling else "mean")
 
   def cost(self) -> Cost:
     """What a step has to compute, and the devices' peak rate."""
     peak = peak_of(jax.devices(), dtype=self.model.dtype.name)
     rows, pairs = self.recipe.rows, None
-    if self.config.data.layout == "packed":
+    if isinstance(self.settings.rows, Packs):
       texts = self.dataset.train.texts
       lengths = texts.lengths.astype(np.int64) if texts else None
       pairs = attended_pairs(self.model, self.plan, rows=rows, texts=lengths)
@@ -122,7 +119,7 @@ class TrainingRun:
       self.model,
       head=self.head,
       labels=self.dataset.labels,
-      seed=self.config.seed,
+      seed=self.settings.seed,
     )
 
   def verdict(self, evaluations: list[dict]) -> Verdict:
@@ -131,8 +128,8 @@ class TrainingRun:
       judge,
       evaluations,
       metric=metric_of(self.head),
-      target=self.config.train.target_mlm_accuracy,
-      patience=self.config.train.patience,
+      target=self.settings.train.target_mlm_accuracy,
+      patience=self.settings.train.patience,
     )
     return Verdict(*processes.on_first(verdict))
 
@@ -140,7 +137,7 @@ class TrainingRun:
     """Sets the batches to their position at a checkpoint.
 
     Raises:
-      ConfigError: the config's rows, steps or plan do not fit the checkpoint.
+      ConfigError: the run's rows, steps or plan do not fit the checkpoint.
     """
     rows, steps = self.recipe.rows, self.recipe.steps
     if position["batch_size"] != rows:
@@ -150,7 +147,7 @@ class TrainingRun:
         f"--config.model.init_from={self.folder}, another --workdir."
       )
     if step > steps:
-      field = "duration" if self.config.train.duration else "steps"
+      field = "duration" if self.settings.train.duration else "steps"
       raise ConfigError(
         f"The run is at step {step}; the config has {steps}. Raise --config.train.{field}, "
         "or give another --workdir."
@@ -158,7 +155,7 @@ class TrainingRun:
     try:
       batches.set_state(position)
     except packing.InputError as error:
-      source = self.config.data.stream or self.folder / KEPT
+      source = self.settings.data.stream or self.folder / KEPT
       raise ConfigError(
         f"{source} does not fit the checkpoint of step {step}. {error}"
       ) from error
@@ -166,7 +163,7 @@ class TrainingRun:
   def describe(self):
     """Writes what the run is made from, and a description of its model."""
     dataset = self.dataset
-    workdir.record(self.folder, self.config, dataset.manifest["sha256"])
+    workdir.record(self.folder, self.settings.given, dataset.manifest["sha256"])
     by_json = dataset.tokenizer.by_json
     weights.describe(
       self.folder,
@@ -184,48 +181,50 @@ class TrainingRun:
     """Why training ends before its last step, and how it resumes."""
     saved = f"saved step {step} of {self.recipe.steps} in {self.folder}"
     saved = saved if step else "nothing is saved yet"
-    if signals.heard is None and (stream := self.config.data.stream):
+    if signals.heard is None and (stream := self.settings.data.stream):
       return Stopped(f"{stream} ended: {saved}. Give fewer steps, or a longer stream.")
     return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
 
 
-def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
+def prepare(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
   """Prepares the dataset, the plan, the recipe and the model, and prints them.
 
   Args:
-    config: the run's config, checked.
-    folder: the run's folder.
+    run: its settings, which the machine can run.
+    folder: its folder.
 
   Raises:
     InputError: they cannot be made, or do not fit what the folder holds.
   """
-  say, head = processes.print_on_first, TASK_HEADS[config.data.task]
+  say, head = processes.print_on_first, run.head
   begun = bool(weights.steps(folder))  # such a run continues from its own weights
-  stored = None if begun else init_from.open_weights(config, head=head)
+  stored = None if begun else init_from.open_weights(run)
   pooling = None
   if head == "encoder":
-    pooling = init_from.pooling_of(config, weights.open_folder(folder) if begun else stored)
-  dataset = processes.on_first_then_others(lambda: prepare_dataset(config))
+    pooling = init_from.pooling_of(run, weights.open_folder(folder) if begun else stored)
+  dataset = processes.on_first_then_others(lambda: prepare_dataset(run.data))
   processes.on_first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
-  plan = kept_plan(config, dataset.train, folder, begun=workdir.has_begun(folder))
+  has_begun = workdir.has_begun(folder)
+  plan = kept_plan(run.rows, dataset.train, folder, seed=run.seed, begun=has_begun)
   say(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
     f"at most {plan.packing_depth} sequences a pack\n"
   )
   counts: dict[str, Any] = {}
-  if config.data.stream:
+  if run.data.stream:
     say(
-      f"These figures are of a sample. Training reads {config.data.stream}, each document "
+      f"These figures are of a sample. Training reads {run.data.stream}, each document "
       "once, so there are no epochs.\n"
     )
   else:
     counts |= {"num_sequences": plan.num_sequences}
     counts |= {"num_tokens": plan.histogram.num_tokens}
-  mesh = make_mesh(fsdp=config.train.fsdp)
+  mesh = make_mesh(fsdp=run.train.fsdp)
   processes.connect(mesh)
   before, recipe = resolve(
-    config,
+    run.train,
+    run.optimizer,
     packing_factor=plan.packing_factor,
     num_devices=mesh.size,
     **counts,
@@ -236,21 +235,20 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
       say(f"starting from step {stored.step} of {stored.directory}\n")
     init_from.check_vocabulary(stored, dataset.vocabulary)
   sizes = init_from.run_model_config(
-    config,
+    run,
     workdir=folder,
     vocab_size=len(dataset.vocabulary),
     stored=stored,
-    head=head,
     labels=dataset.labels,
   )
   first = weights.read_description(folder).config if begun else None
-  computed = computation.of_run(config, sizes, begun=first)
+  computed = computation.of_run(run, sizes, begun=first)
   computed.check_all_processes()
   shares = None
   if mesh.size > 1:
     count = functools.partial(
       count_shares,
-      config,
+      run,
       dataset,
       plan,
       rows=recipe.rows,
@@ -260,7 +258,7 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
     shares = processes.on_first(count)
     say(f"{shares_line(shares)}\n")
   return TrainingRun(
-    config=config,
+    settings=run,
     folder=folder,
     dataset=dataset,
     plan=plan,

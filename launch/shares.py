@@ -7,20 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 import packing
 from launch.data import make_loader
+from launch.settings import OnlineRows, RunSettings
 from pipeline import OnlineBatches, PreparedDataset
 from pipeline.batches.online import ShuffledSequences
 from pipeline.batches.packed import PackedBatch
-from pipeline.batches.plans import ONLINE
 
 _ROWS = 2**10  # that are counted, about; in at least one step
 
 
 def count_shares(
-  config: ConfigDict,
+  run: RunSettings,
   dataset: PreparedDataset,
   plan: packing.Plan,
   *,
@@ -33,7 +32,7 @@ def count_shares(
   Of a run that reads a stream, the steps are those of its sample, packed in the same way.
 
   Args:
-    config: of the run.
+    run: its settings.
     dataset: its dataset.
     plan: of its packs.
     rows: of a step, over all devices.
@@ -43,12 +42,12 @@ def count_shares(
   Returns:
     The results of `shares_of`; `rows` of a device in a step; `row_length`; and `stream`.
   """
-  batches = _whole_batches(config, dataset, plan, rows=rows, devices=devices)
+  batches = _whole_batches(run, dataset, plan, rows=rows, devices=devices)
   counted = min(steps, max(1, _ROWS // rows))
   return {
     "rows": rows // devices,
     "row_length": plan.row_length,
-    "stream": config.data.stream,
+    "stream": run.data.stream,
     **shares_of(itertools.islice(batches, counted), devices=devices),
   }
 
@@ -118,7 +117,7 @@ def shares_line(shares: Mapping[str, Any]) -> str:
 
 
 def _whole_batches(
-  config: ConfigDict,
+  run: RunSettings,
   dataset: PreparedDataset,
   plan: packing.Plan,
   *,
@@ -126,12 +125,12 @@ def _whole_batches(
   devices: int,
 ) -> Iterator[PackedBatch]:
   """The batches of a run, with the rows of all processes."""
-  if config.packing.algorithm == ONLINE:
-    reader = ShuffledSequences(dataset.train, seed=config.seed)
+  if isinstance(run.rows, OnlineRows):
+    reader = ShuffledSequences(dataset.train, seed=run.seed)
     online = OnlineBatches(reader, plan, batch_size=rows, masking=None)
     return (batch for batch, _ in online.produce())
   loader = make_loader(
-    config,
+    run,
     dataset.train,
     dataset.vocabulary,
     plan=plan,

@@ -14,6 +14,7 @@ from launch.prepare_run import TrainingRun
 from launch.record import plots, report
 from launch.record.metrics import read_json_lines
 from launch.record.throughput import packed_against_unpacked
+from launch.settings import Packs
 from model.models import metric_of
 from packing.files import write_json
 from pipeline import RowLoader, plan_sha256
@@ -31,11 +32,14 @@ def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
     program: that trained it.
     figures: of its training: `steps`, `seconds` and others, for the summary.
   """
-  config, plan, summary = run.config, run.plan, dict(figures)
+  settings, plan, summary = run.settings, run.plan, dict(figures)
   steps = summary.pop("steps")
-  unpacked_plan = make_plan(config, run.dataset.train, algorithm="none")
+  unpacked_plan = make_plan(
+    settings.rows, run.dataset.train, seed=settings.seed, algorithm="none"
+  )
   loader, unpacked = run.loader(plan), run.loader(unpacked_plan)
-  if rounds := config.train.throughput_rounds:
+  rounds = settings.rows.throughput_rounds if isinstance(settings.rows, Packs) else 0
+  if rounds:
     at_most = summary["seconds"] / 10
     processes.print_on_first(
       f"timing packed against unpacked: at most {rounds} steps of each, {at_most:.1f} s ..."
@@ -48,13 +52,13 @@ def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
         program, packs, padded, rounds=rounds, at_most=at_most
       )
   summary |= {
-    "task": config.data.task,
+    "task": settings.data.task,
     "dtype": run.model.dtype.name,
     "attention_impl": run.model.attention_impl,
     "computation": str(run.computation),
     "recipe": {"unpacked": run.unpacked_recipe.as_dict(), "packed": run.recipe.as_dict()},
-    "stream": config.data.stream,
-    "epochs": None if config.data.stream else steps / loader.batches_per_epoch,
+    "stream": settings.data.stream,
+    "epochs": None if settings.data.stream else steps / loader.batches_per_epoch,
     "packs": plan.num_packs,
     "plan_sha256": plan_sha256(plan),
     "packing_factor": plan.packing_factor,
@@ -63,7 +67,7 @@ def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
     "padding_tokens": plan.num_padding_tokens,
     "unpacked_padding_tokens": unpacked_plan.num_padding_tokens,
     "sequences": plan.num_sequences,
-    "target_mlm_accuracy": config.train.target_mlm_accuracy,
+    "target_mlm_accuracy": settings.train.target_mlm_accuracy,
     "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "cores": len(cores()),  # the same bits need as many, on a CPU
     "processes": jax.process_count(),

@@ -10,12 +10,12 @@ import contextlib
 import fcntl
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict
 
-from launch.fields import base_config, flat
+from launch import door
 from model import hf, weights
 from model.files import parse_json
 from packing.files import read_json, write_json
@@ -43,13 +43,13 @@ def is_run(workdir: str | pathlib.Path) -> bool:
 
 
 def check(
-  workdir: str | pathlib.Path, config: ConfigDict, *, allow_changes: bool = False
+  workdir: str | pathlib.Path, config: Mapping[str, Any], *, allow_changes: bool = False
 ) -> bool:
   """Checks that a run of this config may use the folder; creates the folder if needed.
 
   Args:
     workdir: the run's folder.
-    config: the run's config.
+    config: the run's config, `RunSettings.given`.
     allow_changes: whether the config may differ from the one that the run was started
       with; a warning then lists the differences.
 
@@ -122,18 +122,18 @@ def claimed(workdir: str | pathlib.Path) -> Iterator[None]:
     yield
 
 
-def record(workdir: str | pathlib.Path, config: ConfigDict, dataset: dict[str, str]):
+def record(workdir: str | pathlib.Path, config: Mapping[str, Any], dataset: dict[str, str]):
   """Writes what a run is made from: `config.json` and `dataset.json`.
 
   Args:
     workdir: the run's folder, locked by `claimed`.
-    config: the run's config; its checkpoints, if any, must fit it.
+    config: the run's config, by field; its checkpoints, if any, must fit it.
     dataset: SHA-256 of each file of the dataset.
   """
   workdir = pathlib.Path(workdir)
   (workdir / _SUMMARY).unlink(missing_ok=True)  # it was of fewer steps
   write_json(workdir / _DATASET, dataset)
-  write_json(workdir / _CONFIG, config.to_dict())
+  write_json(workdir / _CONFIG, door.nested(config))
 
 
 def read_summary(workdir: str | pathlib.Path) -> dict | None:
@@ -157,16 +157,16 @@ def read_config(workdir: str | pathlib.Path) -> dict:
   return read_json(pathlib.Path(workdir) / _CONFIG, what=what)
 
 
-def get_config(folder: str) -> ConfigDict:
+def get_config(folder: str) -> Any:
   """The config of the run in a folder.
 
   Raises:
     InputError: there is no run, or its `config.json` is damaged or has other fields.
   """
-  config, stored = base_config().lock(), read_config(folder)
+  config, stored = door.default_config().lock(), read_config(folder)
   try:
     config.update(stored)
-    if missing := sorted(flat(config).keys() - flatten_dict(stored, sep=".").keys()):
+    if missing := sorted(door.flat(config).keys() - flatten_dict(stored, sep=".").keys()):
       raise KeyError(f"there is no {missing[0]}")
   except (KeyError, TypeError, AttributeError) as error:
     reason = str(error.args[0] if error.args else error).splitlines()[0]
@@ -196,7 +196,7 @@ def check_dataset(workdir: str | pathlib.Path, dataset: dict[str, str]):
 
 def differences(
   workdir: str | pathlib.Path,
-  config: ConfigDict,
+  config: Mapping[str, Any],
   *,
   groups: tuple[str, ...] = ("",),
   ignore: tuple[str, ...] = (),
@@ -205,7 +205,7 @@ def differences(
 
   Args:
     workdir: the run's folder.
-    config: the config to compare with its `config.json`.
+    config: the config to compare with its `config.json`, by field.
     groups: how the names of fields to compare begin.
     ignore: fields not to compare, such as "model.remat". `train.trackers` is never
       compared, since it changes no result.
@@ -213,7 +213,7 @@ def differences(
   Raises:
     InputError: there is no run, or its `config.json` is damaged.
   """
-  stored, expected = flatten_dict(read_config(workdir), sep="."), flat(config)
+  stored, expected = flatten_dict(read_config(workdir), sep="."), config
   return "; ".join(
     f"{name} was {stored.get(name)!r} and is now {expected.get(name)!r}"
     for name in sorted(stored.keys() | expected.keys())
@@ -225,7 +225,7 @@ def differences(
 
 def check_same(
   workdir: str | pathlib.Path,
-  config: ConfigDict,
+  config: Mapping[str, Any],
   *,
   remedy: str = "or another --workdir",
   **fields: tuple[str, ...],

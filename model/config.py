@@ -39,6 +39,17 @@ _MOST = 2**31 - 1  # ids and positions are int32
 _LARGEST = 1e38  # in float32
 
 
+def option(meaning: str, *, default: Any, **metadata: Any) -> Any:
+  """A field that a run's config has, too.
+
+  Args:
+    meaning: a sentence for the reference of configs.
+    default: its default.
+    metadata: `absent`, other values that mean nothing for models without the field.
+  """
+  return dataclasses.field(default=default, metadata={"meaning": meaning} | metadata)
+
+
 class AttentionSpec(NamedTuple):
   """Which attention a layer computes.
 
@@ -75,6 +86,8 @@ def compute_capability(device: jax.Device) -> float:
 class ModelConfig:
   """The fields that all models have.
 
+  The metadata of fields that a run's config has, too, say what they mean.
+
   Attributes:
     vocab_size: V.
     hidden_size: D, the width of the model.
@@ -82,14 +95,9 @@ class ModelConfig:
     num_heads: N, the number of attention heads, which must divide D.
     intermediate_size: width of the feed-forward layer.
     max_position_embeddings: the longest sequence, in tokens.
-    dropout_rate: the rate for embeddings, residual branches and the inputs of classifiers.
-    attention_dropout_rate: the rate for attention probabilities.
     layer_norm_epsilon: the epsilon of LayerNorms; its default is the original model's, not
       Flax's.
     initializer_range: standard deviation of the truncated normal that initialises weights.
-    attention_mask: which tokens a token may attend to; one of `MASKS`.
-    attention_impl: a key of `model.IMPLEMENTATIONS`; "auto" for the fastest.
-    remat: what to compute twice to save memory; a key of `REMATERIALISATIONS`.
     dtype: the dtype of the computation. Softmax, LayerNorm and losses use at least float32.
       "auto" becomes that of `fastest_dtype`.
     param_dtype: the dtype of the parameters.
@@ -110,13 +118,29 @@ class ModelConfig:
   num_heads: int
   intermediate_size: int
   max_position_embeddings: int
-  dropout_rate: float = 0.1
-  attention_dropout_rate: float = 0.1
+  dropout_rate: float = option(
+    "Dropout of embeddings, of what a layer adds, and of the inputs of classifiers; "
+    "modern_bert: of attention's output and the inputs of classifiers only.",
+    default=0.1,
+  )
+  attention_dropout_rate: float = option(
+    "Dropout of attention probabilities. Above 0 only xla computes it, which costs time on "
+    "an accelerator: docs/speed.md.",
+    default=0.1,
+  )
   layer_norm_epsilon: float
   initializer_range: float = 0.02
-  attention_mask: str = "segment"
-  attention_impl: str = "auto"
-  remat: str = "none"
+  attention_mask: str = option(
+    "segment: a token sees only its sequence; token_type: only its segment, A or B; none: "
+    "the ablation without isolation",
+    default="segment",
+  )
+  attention_impl: str = option(
+    "auto: the fastest that this device can compute; xla, blocks, cudnn, cudnn_packed, "
+    "splash, splash_interpret: docs/model.md",
+    default="auto",
+  )
+  remat: str = option("none; layers: compute them twice, to save memory", default="none")
   dtype: Any = "auto"  # a `jnp.dtype` once the config is made, like the next
   param_dtype: Any = jnp.float32
 
@@ -223,10 +247,6 @@ class BertConfig(EncoderConfig):
 
   Attributes:
     type_vocab_size: the number of token types.
-    position_reset: whether positions start at 0 in each sequence; False is the paper's
-      ablation, in which they count along the whole row.
-    next_sentence: whether pretraining includes next-sentence prediction; False is an
-      ablation.
     pooler: whether a `BertModel` has a pooler.
   """
 
@@ -236,8 +256,12 @@ class BertConfig(EncoderConfig):
 
   layer_norm_epsilon: float = 1e-12
   type_vocab_size: int = 2
-  position_reset: bool = True
-  next_sentence: bool = True
+  position_reset: bool = option(
+    "False: the paper's ablation, whose positions continue through the row", default=True
+  )
+  next_sentence: bool = option(
+    "False: the ablation without next-sentence prediction", default=True, absent=(False,)
+  )
   pooler: bool = True
 
   @property

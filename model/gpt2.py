@@ -20,7 +20,7 @@ import flax.nnx as nnx
 from model import blocks
 from model.attention import alibi_slopes
 from model.blocks import embed, layer_norm, split_key, tanh_gelu
-from model.config import ModelConfig
+from model.config import ModelConfig, option
 from model.dropout import dropout
 
 POSITIONS = {
@@ -33,9 +33,8 @@ POSITIONS = {
 class Gpt2Config(ModelConfig):
   """A GPT-2.
 
-  Attributes:
-    positions: a key of `POSITIONS`. With "alibi" sequences may have any length, and
-      `max_position_embeddings` has no effect.
+  With "alibi" positions, sequences may have any length, and `max_position_embeddings` has
+  no effect.
   """
 
   FAMILY: ClassVar = "gpt2"
@@ -53,7 +52,10 @@ class Gpt2Config(ModelConfig):
 
   max_position_embeddings: int = 1024
   layer_norm_epsilon: float = 1e-5
-  positions: str = "alibi"
+  positions: str = option(
+    "only GPT-2. alibi: by the distance of two tokens; learned: a table, as in BERT",
+    default="alibi",
+  )
 
   def __post_init__(self):
     super().__post_init__()

@@ -23,7 +23,7 @@ import numpy as np
 
 from model import blocks
 from model.blocks import dense, gelu, layer_norm, pool, split_key, tokens_at
-from model.config import EncoderConfig
+from model.config import EncoderConfig, option
 from model.dropout import dropout
 
 POOLINGS = {
@@ -44,7 +44,7 @@ class ModernBertConfig(EncoderConfig):
     global_every: layers 0, `global_every`, 2 x `global_every`, ... attend to the whole
       sequence, all other layers locally.
     local_window: the window of a local layer in tokens, half of them to either side.
-    global_base, local_base: the bases of the rotary frequencies in global and local layers.
+    local_base: the base of the rotary frequencies in local layers.
     pooling: the vector from which a sequence is classified; a key of `POOLINGS`.
   """
 
@@ -65,7 +65,10 @@ class ModernBertConfig(EncoderConfig):
   layer_norm_epsilon: float = 1e-5
   global_every: int = 3
   local_window: int = 128
-  global_base: float = 160_000.0
+  global_base: float = option(
+    "modern_bert: base of the rotary positions in layers that attend to all tokens",
+    default=160_000.0,
+  )
   local_base: float = 10_000.0
   pooling: str = "cls"
 

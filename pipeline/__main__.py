@@ -246,12 +246,12 @@ def _add_audit(command):
 
 def _audit(options) -> tuple[int, str]:
   from launch.data import make_audit_loader  # here, since it imports JAX
-  from launch.fields import read_config
+  from launch.door import read_settings
 
   check_integer("--epoch", options.epoch, at_least=0)
   check_integer("--hosts", options.hosts, at_least=1)
   loader = make_audit_loader(
-    read_config(options.config, options.overrides),
+    read_settings(options.config, options.overrides),
     open_dataset(options.directory),
     process_count=options.hosts,
   )

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+from typing import Any
 
 from packing import InputError
 from packing.errors import check, check_integer, short_repr
@@ -13,61 +14,86 @@ from packing.errors import check, check_integer, short_repr
 TOO_LONG = "error", "truncate", "split"
 
 
+def _field(meaning: str, *, default: Any = dataclasses.MISSING) -> Any:
+  """A field, with what it means for the reference of configs."""
+  return dataclasses.field(default=default, metadata={"meaning": meaning})
+
+
 @dataclasses.dataclass(frozen=True)
 class DatasetSettings:
   """Everything that a prepared dataset depends on.
 
+  The metadata of each field that a run's config has, too, say what it means.
+
   Attributes:
-    source: where documents come from; see `pipeline/sources/partitions.py`.
-    max_sequence_length: S, in tokens, special tokens included.
-    vocab_size: the most tokens of a learned vocabulary; word pieces have more if the
-      characters of the text alone are more.
-    vocab_file: a BERT vocabulary, or a tokenizer.json; "" to learn one.
-    min_sentences: documents with fewer are left out (pretraining, sentences).
-    held_out_fraction: the fraction of documents to hold out.
-    seed: selects the held-out documents and how documents are cut.
-    task: what sequences to make; see `pipeline/tasks/registry.py`.
-    held_out_source: a separate source to hold out, instead of a fraction.
-    columns: names of fields in the source, "field=name,field=name".
-    documents: where documents in text files end: "blank-line", "line", "file",
-      "wikiextractor" or "start:REGEX".
-    dupe_factor: how often each document is cut, each time differently (pretraining).
-    too_long: what to do with sequences over the limit: "error", "truncate" or "split"; ""
-      for the task's default.
     shard_bytes: bytes of documents in a shard; random next segments come from the same
       shard.
-    labels: names of the classes in the order of their numbers, "no,yes", or a list in JSON
-      if names have commas; "" for those in the data (classification, multi_label,
-      tagging).
-    mismatched_source: a second source to hold out, of another kind than the training data,
-      such as MNLI's mismatched genres; needs held_out_source.
-    min_words: documents with fewer are left out; white space separates words (text,
-      documents).
-    cross_documents: whether training sequences continue in the next document, after a
-      [SEP]; held-out sequences never do (sentences).
 
   Raises:
     InputError: a value is invalid.
   """
 
-  source: str
-  max_sequence_length: int
-  vocab_size: int = 30_522
-  vocab_file: str = ""
-  min_sentences: int = 2
-  held_out_fraction: float = 0.0
-  seed: int = 0
-  task: str = "pretraining"
-  held_out_source: str = ""
-  columns: str = ""
-  documents: str = "blank-line"
-  dupe_factor: int = 1
-  too_long: str = ""
+  source: str = _field(
+    "stdlib: the standard library's text; prepared: the data in data.directory; "
+    "files, tfds:NAME, ...: docs/data.md"
+  )
+  max_sequence_length: int = _field(
+    "in tokens, special tokens included; also of a row by default"
+  )
+  vocab_size: int = _field(
+    "size of the vocabulary learned from the corpus; word pieces have more if the "
+    "characters of the text alone are more",
+    default=30_522,
+  )
+  vocab_file: str = _field(
+    "A vocabulary to use instead: BERT's vocab.txt or a tokenizer.json.", default=""
+  )
+  min_sentences: int = _field(
+    "pretraining, sentences: documents with fewer sentences are left out", default=2
+  )
+  held_out_fraction: float = _field("fraction of the documents to hold out", default=0.0)
+  seed: int = _field("seed of the held-out split and of how documents are cut", default=0)
+  task: str = _field(
+    "pretraining, sentences, documents, text, glue/NAME, squad, tagging, "
+    "classification, multi_label, regression, pairs, scored_pairs",
+    default="pretraining",
+  )
+  held_out_source: str = _field(
+    "a separate source to hold out, instead of a fraction", default=""
+  )
+  columns: str = _field("names of fields in the source, such as text=content", default="")
+  documents: str = _field(
+    "Where documents in text files end: blank-line, line, file, wikiextractor, "
+    "start:REGEX.",
+    default="blank-line",
+  )
+  dupe_factor: int = _field(
+    "pretraining: how often each document is cut, each time differently", default=1
+  )
+  too_long: str = _field(
+    "What to do with documents, sentences or contexts that are too long: truncate, "
+    'split or error; "": the default of the task.',
+    default="",
+  )
   shard_bytes: int = 4_000_000
-  labels: str = ""
-  mismatched_source: str = ""
-  min_words: int = 0
-  cross_documents: bool = False
+  labels: str = _field(
+    'classification, multi_label, tagging: names of the classes, such as "ham,spam", '
+    'or a list in JSON if names have commas; "": those in the data',
+    default="",
+  )
+  mismatched_source: str = _field(
+    "a second source to hold out, of another kind than the training data; MNLI has one",
+    default="",
+  )
+  min_words: int = _field(
+    "text, documents: those with fewer words are left out; white space separates words",
+    default=0,
+  )
+  cross_documents: bool = _field(
+    "sentences: training sequences continue in the next document, as RoBERTa's FULL-"
+    "SENTENCES; held-out sequences never do",
+    default=False,
+  )
 
   def __post_init__(self):
     for name, least, most in (

@@ -26,8 +26,8 @@ ROOMS = {
   "modern_bert gpt2 models files weights hf testing __main__",
   "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
   "evaluation",
-  "launch": "fields workdir command model_config computation recipe plans data init_from "
-  "validation reference record shares prepare_run summary sweep",
+  "launch": "settings door workdir command computation recipe machine plans data init_from "
+  "record shares prepare_run summary sweep",
   "lab": "machine table options pages pictures exhibits statistics records real_data "
   "timing report part plans studies command",
   "experiments": "finetuning load_balance packing_paper contamination atom_size real_size "
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
   "pipeline": {"packing"},
   "training": {"packing", "model"},
   "launch": {"packing", "model", "pipeline", "training"},
-  "configs": set(),
+  "configs": {"launch"},
   "lab": {"packing", "model", "pipeline", "training", "launch"},
   "benchmarks": {"packing", "model", "pipeline", "training", "launch", "lab"},
   "experiments": {"packing", "model", "pipeline", "training", "launch", "lab"},

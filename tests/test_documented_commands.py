@@ -9,11 +9,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from ml_collections import ConfigDict
 
 import pipeline.__main__
 from configs import base
-from launch.data import PREPARED, check_prepared
+from launch.data import check_prepared
+from launch.settings import PREPARED, RunSettings
 from launch.sweep.file import load_sweep, make_sweep
 from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT
@@ -93,7 +93,7 @@ def option_of(words: list[str], name: str) -> str:
   return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
 
-def configs_of(words: list[str]) -> list[ConfigDict]:
+def settings_of(words: list[str]) -> list[RunSettings]:
   """Of the runs that a documented train.py, eval.py or sweep makes; they are checked."""
   (program,), arguments = split(words)
   options = [word for word in arguments if word.startswith("--config.")]
@@ -102,7 +102,7 @@ def configs_of(words: list[str]) -> list[ConfigDict]:
   else:
     spec = {"config": option_of(arguments, "--config"), "grid": {"seed": [0]}}
     swept = make_sweep(spec, options, where=" ".join(words))
-  return [run.config for run in swept.runs]
+  return [run.settings for run in swept.runs]
 
 
 class Prepared(Exception):
@@ -122,9 +122,9 @@ def test_what_is_prepared_is_what_the_next_command_needs():
       prepared[page, out] = dataclasses.asdict(called.call_args.args[1])
     elif place in prepared:
       pages.add(page)
-      for config in configs_of(words):
-        assert config.data.source == PREPARED, words
-        check_prepared(config.data, prepared[place])
+      for settings in settings_of(words):
+        assert settings.data.source == PREPARED, words
+        check_prepared(settings.data, prepared[place])
   assert pages >= {"docs/data.md", "docs/training.md"}
 
 

@@ -44,7 +44,6 @@ from lab.exhibits import Exhibit, Part
 from lab.part import machines_of
 from lab.studies.study import Study
 from launch.data import prepare_dataset
-from launch.model_config import model_config
 from launch.record.parameters import count_parameters
 from model.models import abstract_model
 from packing import InputError
@@ -115,7 +114,7 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
   if scale is not LARGE:
     validation = real_data.find(part.real_data(), "wikitext-2/valid.txt")
     training = real_data.find(part.real_data(), "wikitext-2/test.txt")
-    tokenizer = prepare_dataset(shortest.runs[0][1].config).tokenizer
+    tokenizer = prepare_dataset(shortest.runs[0][1].settings.data).tokenizer
     exhibits += [full_size(part), filtering(part, validation)]
     exhibits.append(row_lengths(part, training, tokenizer))
   exhibits += [
@@ -139,22 +138,22 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
 
 def _documents(study: Study) -> tuple[np.ndarray, int]:
   """The tokens of each document, int[D], and the size of the vocabulary."""
-  dataset = prepare_dataset(study.runs[0][1].config)
+  dataset = prepare_dataset(study.runs[0][1].settings.data)
   return documents(dataset.train)[0], len(dataset.vocabulary)
 
 
 def _recipe(text: str, study: Study, lengths, vocabulary: int, scale: Scale) -> str:
   """The text, the model and the recipe, for the report."""
-  config = study.runs[0][1].config
-  model = model_config(config, head="causal", vocab_size=vocabulary)
+  settings = study.runs[0][1].settings
+  model = settings.model.of(vocab_size=vocabulary)
   parameters = count_parameters(abstract_model(model, "causal")[1])
   return (
-    f"Text: {text}, documents of {config.data.min_words} "
+    f"Text: {text}, documents of {settings.data.min_words} "
     f"words and more, {(lengths + 1).sum():,} tokens of a byte-level BPE of "
-    f"{vocabulary:,}. Model: {config.model.size}, {parameters:,} parameters, ALiBi. "
+    f"{vocabulary:,}. Model: {settings.model.size}, {parameters:,} parameters, ALiBi. "
     f"Epochs: {scale.epochs}; {scale.tokens} tokens a step, padding included. AdamW with "
-    f"a learning rate of {config.optimizer.learning_rate:g}, constant after "
-    f"{config.optimizer.warmup_steps} steps; the rate was chosen for {SMALL.size} models "
+    f"a learning rate of {settings.optimizer.learning_rate:g}, constant after "
+    f"{settings.optimizer.warmup_steps} steps; the rate was chosen for {SMALL.size} models "
     f"and concat in rows of 64 with seed 0, which no statement uses."
   )
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import optax
-from ml_collections import ConfigDict
 
 from lab import records
 from lab.machine import machine_and_device
@@ -23,8 +22,7 @@ from lab.studies.paired_run import fit
 from lab.studies.study import Arm, Study, agrees, identity, worker
 from lab.timing.turns import in_turns
 from launch.data import make_held_out, make_loader, prepare_dataset
-from launch.model_config import model_config
-from launch.recipe.adjustment import parse_duration
+from launch.settings import Lamb, RunSettings, parse_duration
 from packing.files import write_json
 from pipeline import PreparedDataset
 from pipeline.batches.packed import PackedBatch
@@ -142,32 +140,33 @@ def make_study(
   )
 
 
-def prepare(config: ConfigDict) -> tuple[PreparedDataset, TrainingProgram]:
+def prepare(run: RunSettings) -> tuple[PreparedDataset, TrainingProgram]:
   """The dataset of a run, and its model and training step.
 
   Args:
-    config: that of any arm; arms differ only in the layout and in the seed.
+    run: of any arm; arms differ only in the layout and in the seed.
 
   Raises:
     ConfigError, InputError: the text cannot be used.
   """
-  dataset, optimizer = prepare_dataset(config), config.optimizer
+  dataset, optimizer = prepare_dataset(run.data), run.optimizer
+  assert isinstance(optimizer, Lamb)  # AdamW, as the config of all arms says
   peak, steps = optimizer.learning_rate, optimizer.warmup_steps
   options = ("b1", "b2", "eps", "weight_decay", "clip_norm")
   return dataset, TrainingProgram(
-    model_config(config, head="causal", vocab_size=len(dataset.vocabulary)),
+    run.model.of(vocab_size=len(dataset.vocabulary)),
     adamw(
       optax.warmup_constant_schedule(peak / steps, peak, steps - 1),
-      **{name: optimizer[name] for name in options},
+      **{name: getattr(optimizer, name) for name in options},
     ),
     mesh=make_mesh(1),
-    seed=config.seed,
+    seed=run.seed,
     head="causal",
-    loss_unit=config.train.loss_unit,
+    loss_unit=run.train.loss_unit,
   )
 
 
-def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
+def run(arm: Arm, settings: RunSettings, *, keep_in: pathlib.Path) -> dict[str, Any]:
   """Trains and evaluates.
 
   Returns:
@@ -181,11 +180,11 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
     InputError: the documents do not fit the layout.
   """
   del keep_in
-  dataset, program = prepare(config)
-  loader = make_loader(config, dataset.train, dataset.vocabulary)
-  (windows,) = make_held_out(config, dataset)  # the same for all arms
+  dataset, program = prepare(settings)
+  loader = make_loader(settings, dataset.train, dataset.vocabulary)
+  (windows,) = make_held_out(settings, dataset)  # the same for all arms
   held_out = list(windows.batches())
-  epochs, unit = parse_duration("train.duration", config.train.duration)
+  epochs, unit = parse_duration("train.duration", settings.train.duration)
   assert unit == "epoch", "see make_study"
   steps = round(epochs * loader.batches_per_epoch)
   sample = held_out[:: max(1, len(held_out) // SAMPLE)]
@@ -202,7 +201,7 @@ def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any
       batches,
       steps=steps,
       pauses={round(steps * n / PARTS) for n in range(1, PARTS + 1)} - {0},
-      name=f"{arm.name}, seed {config.seed}",
+      name=f"{arm.name}, seed {settings.seed}",
     ):
       losses += [x["causal_loss"] for x in values]
       evaluations.append({"step": step} | evaluate(state["params"], sample))
@@ -222,16 +221,16 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   Returns:
     `seconds`, by the names of the layouts those of a step in each turn; and `machine`.
   """
-  configs = {
-    arm.name: run.config
+  chosen = {
+    arm.name: run.settings
     for arm, run in study.runs
-    if run.config.seed == 1 and arm.name in [layout.name for layout in layouts]
+    if run.settings.seed == 1 and arm.name in [layout.name for layout in layouts]
   }
-  first = next(iter(configs.values()))
+  first = next(iter(chosen.values()))
   path, made_from = study.folder / "seconds.json", identity(Arm("seconds", {}), first)
   kept = records.read(path)
   same = kept is not None and agrees(kept.get("of"), made_from)
-  if same and kept["seconds"].keys() >= configs.keys():
+  if same and kept["seconds"].keys() >= chosen.keys():
     return kept
   dataset, program = prepare(first)
   state = program.init()
@@ -244,8 +243,8 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
 
   with contextlib.ExitStack() as stack:
     turns = {}
-    for name, config in configs.items():
-      batches = make_loader(config, dataset.train, dataset.vocabulary).iterate()
+    for name, settings in chosen.items():
+      batches = make_loader(settings, dataset.train, dataset.vocabulary).iterate()
       stack.enter_context(contextlib.closing(batches))
       turns[name] = functools.partial(some_steps, batches)
     name = f"timing rows of {first.data.max_sequence_length}"

@@ -252,7 +252,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   study = make_study(part)
   study.run()
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
-  data = study.runs[0][1].config.data.directory  # exists even if the models were deleted
+  data = study.runs[0][1].settings.data.directory  # exists even if the models were deleted
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
   runs = pretrained.make_runs(models, tasks, part.folder, overrides)
   pairs = pathlib.Path(tasks[SIMILARITY].held_out_source).read_bytes()

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import (
@@ -32,6 +31,7 @@ from lab.pictures import figure, legend_below, save
 from lab.statistics import mean_and_sd, same_score
 from launch.data import make_held_out, prepare_dataset
 from launch.init_from import pooling_of
+from launch.settings import RunSettings
 from launch.sweep.file import Run, make_sweep
 from model import weights
 from training.evaluation import embed, predict
@@ -99,7 +99,7 @@ def make_runs(
 
 def look(run: Run, place: pathlib.Path) -> dict[str, Any]:
   """For a packed run, how its predictions differ from those with one sequence a row."""
-  return {"same": compare_predictions(run.config, place)} if run.arm == "packed" else {}
+  return {"same": compare_predictions(run.settings, place)} if run.arm == "packed" else {}
 
 
 def scores_of(runs: Runs) -> Scores:
@@ -115,19 +115,17 @@ def scores_of(runs: Runs) -> Scores:
   }
 
 
-def compare_predictions(config: ConfigDict, folder: pathlib.Path) -> Same:
+def compare_predictions(settings: RunSettings, folder: pathlib.Path) -> Same:
   """Predicts a run's dev set packed and unpacked, with its newest checkpoint."""
   stored = weights.open_folder(folder)
   program = ModelProgram(stored.config, mesh=make_mesh(1), head=stored.head)
   params = stored.load()
-  dataset = prepare_dataset(config)
-  pairs = config.data.task == "scored_pairs"
-  pooling = pooling_of(config, stored).mode if pairs else ""
+  dataset = prepare_dataset(settings.data)
+  pairs = settings.data.task == "scored_pairs"
+  pooling = pooling_of(settings, stored).mode if pairs else ""
   outputs = []
-  for algorithm in (config.packing.algorithm, "none"):
-    changed = config.copy_and_resolve_references()
-    changed.packing.algorithm = algorithm
-    (held_out, *_) = make_held_out(changed, dataset, pooling=pooling)
+  for run in (settings, settings.changed({"packing.algorithm": "none"})):
+    (held_out, *_) = make_held_out(run, dataset, pooling=pooling)
     if pairs:
       outputs.append(embed(program, params, held_out.batches(), pooling=pooling))
     else:

@@ -55,7 +55,7 @@ def to_start_from(all_runs: Sequence[Runs]) -> set[pathlib.Path]:
   prepare_data(run for runs in all_runs for run in runs.sweep.runs)
   pairs = ((runs, run) for runs in all_runs for run in runs.sweep.runs)
   unfinished = (run for runs, run in pairs if not runs.process(run).is_finished())
-  return {pathlib.Path(run.config.model.init_from) for run in unfinished}
+  return {pathlib.Path(run.settings.model.init_from) for run in unfinished}
 
 
 def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[str, Scores]:

@@ -18,6 +18,7 @@ from lab.studies.study import (
   without_places,
 )
 from launch import workdir
+from launch.door import nested
 from launch.sweep import __main__ as sweep
 from launch.sweep.file import Run, Sweep
 from launch.sweep.jobs import Job
@@ -60,7 +61,9 @@ class Runs:
   def read(self, run: Run) -> Result | None:
     """A run's record; None if it has not ended, or if the file belongs to another run."""
     kept = self._stored(run)
-    same = is_of(kept, run.config) and agrees(kept.get("config"), run.config.to_dict())
+    same = is_of(kept, run.settings) and agrees(
+      kept.get("config"), nested(run.settings.given)
+    )
     return kept if same else None
 
   def _stored(self, run: Run) -> Result:
@@ -74,12 +77,12 @@ class Runs:
     """Writes the files of the runs that have ended since the last call."""
     (self.folder / "runs").mkdir(parents=True, exist_ok=True)
     for run in self.sweep.runs:
-      if self.read(run) is None and sweep.is_finished(self.place(run), run.config):
+      if self.read(run) is None and sweep.is_finished(self.place(run), run.settings):
         kept = {
-          "config": without_places(run.config.to_dict()),
+          "config": without_places(nested(run.settings.given)),
           "summary": workdir.read_summary(self.place(run)),
         }
-        kept |= known_by(run.config) | dict(self.look(run, self.place(run)))
+        kept |= known_by(run.settings) | dict(self.look(run, self.place(run)))
         write_json(self.file(run), kept)
 
   def process(self, run: Run) -> Job:
@@ -123,7 +126,7 @@ def run_all(all_runs: Sequence[Runs], *, number: int):
   """
   prepare_data(run for runs in all_runs for run in runs.sweep.runs)
   pairs = [
-    (run.config.seed, runs.process(run)) for runs in all_runs for run in runs.sweep.runs
+    (run.settings.seed, runs.process(run)) for runs in all_runs for run in runs.sweep.runs
   ]
   pairs.sort(key=lambda pair: (pair[0], -pair[1].cost))
   processes = [process for _, process in pairs]

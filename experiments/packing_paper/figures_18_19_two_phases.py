@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.packing_paper.curves import arms as curves
 from experiments.packing_paper.curves import pictures
@@ -27,6 +26,7 @@ from lab.statistics import equivalent, larger, mean_and_sd, not_more
 from lab.studies.paired_run import held_out
 from lab.studies.study import Arm, ByArm, Study
 from lab.table import table
+from launch.settings import RunSettings
 
 SHORT, FULL = 64, 192  # tokens of a row
 SHARE = 0.9  # of the sequences, in the first phase: as BERT's 900,000 of 1,000,000 steps
@@ -51,13 +51,13 @@ class Phase(NamedTuple):
 
 
 def make_phases(
-  config: ConfigDict, sequences: float, short: int, full: int
+  run: RunSettings, sequences: float, short: int, full: int
 ) -> dict[int, Phase]:
   """Both phases by row length; together as many real tokens as `sequences` in full rows.
 
-  Full rows have the data of the config, short rows have data of their own.
+  Full rows have the data of the run, short rows have data of their own.
   """
-  data = config.data.directory
+  data = run.data.directory
   fields: dict[int, dict[str, Any]] = {
     full: {},
     short: {
@@ -66,7 +66,7 @@ def make_phases(
       "data.vocab_file": f"{data}/vocab.txt",
     },
   }
-  mean = {length: mean_length(config, fields[length]) for length in fields}
+  mean = {length: mean_length(run, fields[length]) for length in fields}
   return {
     length: Phase(number, fields[length])
     for length, number in split(sequences, mean).items()
@@ -109,9 +109,9 @@ def run(part: Part) -> tuple[ByArm, Speed]:
   """Runs what is not finished; returns the results, and the speed of packed steps."""
   one = make_study(part, ["packed", "no_mask"], seeds=curves.MORE_SEEDS)
   results = one.run()
-  config = one.runs[0][1].config
-  sequences = config.train.steps * config.train.batch_size
-  phases = make_phases(config, sequences, SHORT, FULL)
+  run = one.runs[0][1].settings
+  sequences = run.train.steps * run.train.batch_size
+  phases = make_phases(run, sequences, SHORT, FULL)
   arms = make_arms(phases, BATCH)
   study = dataclasses.replace(one, folder=part.folder)
   speed = _measure(study, {SHORT: arms[0].fields, FULL: arms[1].fields})

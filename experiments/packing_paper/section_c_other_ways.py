@@ -25,17 +25,17 @@ _APART = {"packing.adjust": "reduce_batch", "model.attention_mask": "token_type"
 
 def make_arms(study: Study) -> list[Arm]:
   """The arms; those of sentences have as many real tokens as the pairs of `study`."""
-  config = study.runs[0][1].config
+  run = study.runs[0][1].settings
   made = [
     Arm("constant", _BETAS, "constant"),
     Arm("sorted", _BETAS, "sorted"),
     Arm("token_type", _APART),
   ]
-  tokens = config.train.batch_size * arms.mean_length(config, {})  # of a step
+  tokens = run.train.batch_size * arms.mean_length(run, {})  # of a step
   for name, cross in (("doc_sentences", False), ("full_sentences", True)):
-    fields = arms.of_sentences(config, cross_documents=cross)
-    batch = round(tokens / arms.mean_length(config, fields))
-    made.append(Arm(name, fields | arms.lasting(config.train.steps * batch, batch)))
+    fields = arms.of_sentences(run, cross_documents=cross)
+    batch = round(tokens / arms.mean_length(run, fields))
+    made.append(Arm(name, fields | arms.lasting(run.train.steps * batch, batch)))
   return made
 
 

@@ -54,11 +54,11 @@ PAPER_EFFECT = 1.31  # points of F1 that BERT-base drops on SQuAD without the lo
 
 def make_arms(study: Study) -> list[Arm]:
   """The three arms without the loss; they have as many real tokens as `study`'s pairs."""
-  config = study.runs[0][1].config
-  whole_sentences = of_sentences(config)
-  longer = mean_length(config, {}) / mean_length(config, whole_sentences)
-  batch = round(config.train.batch_size * longer)  # as many real tokens a step, and in all
-  fields = whole_sentences | lasting(config.train.steps * batch, batch)
+  run = study.runs[0][1].settings
+  whole_sentences = of_sentences(run)
+  longer = mean_length(run, {}) / mean_length(run, whole_sentences)
+  batch = round(run.train.batch_size * longer)  # as many real tokens a step, and in all
+  fields = whole_sentences | lasting(run.train.steps * batch, batch)
   same = {"packing.adjust": "reduce_batch", "model.next_sentence": False}
   return [
     Arm("no_next_sentence", same, keep=True),

@@ -61,7 +61,7 @@ def fine_tune(part: Part, models: Models, studies: Sequence[Study]) -> Scores:
   """
   folder = part.sibling("fine_tuning").folder
   tasks = {TASK: Files(*local_tasks.write(folder / "text")[TASK])}
-  vocabulary = pathlib.Path(studies[0].runs[0][1].config.data.directory, "vocab.txt")
+  vocabulary = pathlib.Path(studies[0].runs[0][1].settings.data.directory, "vocab.txt")
   overrides = {
     "data.vocab_file": str(vocabulary),  # that of all models
     "optimizer.learning_rate": LEARNING_RATE,

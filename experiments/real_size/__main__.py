@@ -46,9 +46,10 @@ from lab.exhibits import Exhibit, Part
 from lab.studies import study as studies
 from lab.studies.paired_run import PairedRun
 from lab.studies.study import Arm, Study
-from launch.data import PREPARED, prepare_dataset
-from launch.fields import read_config
+from launch.data import prepare_dataset
+from launch.door import read_settings
 from launch.record.parameters import parameters_digest
+from launch.settings import PREPARED
 from launch.sweep.file import Run
 from packing.files import write_json
 from pipeline.dataset import MANIFEST
@@ -125,17 +126,17 @@ def prepare(part: Part, study: Study, prepared: pathlib.Path):
     for name in names:
       data = part.real_data()
       if name == "text":
-        config = study.runs[0][1].config.copy_and_resolve_references()
+        settings = study.runs[0][1].settings
         least = QUICK_BYTES if part.quick else TEXT_BYTES
         text = real_data.write_articles(data, place / "text.txt", at_least=least)
         fields: dict[str, Any] = {"data.source": str(text)}
       else:
-        config = read_config(real_tasks.config_of(name))
+        # Its data only, for a model of any size.
+        settings = read_settings(real_tasks.config_of(name), ["--config.model.size=tiny"])
         files = real_tasks.glue(data, place, [name], quick=part.quick)[name]
         fields = files.overrides(prepared / name)
       fields["data.vocab_file"] = str(real_data.find(data, VOCABULARY))
-      config.update_from_flattened_dict(fields)
-      prepare_dataset(config)
+      prepare_dataset(settings.changed(fields).data)
 
 
 def pretrain(study: Study, seed: int, clock: Clock) -> Iterator[None]:
@@ -145,10 +146,10 @@ def pretrain(study: Study, seed: int, clock: Clock) -> Iterator[None]:
   """
   made: list[tuple[Arm, Run, PairedRun]] = []
   for arm, run in study.runs:
-    if run.config.seed == seed and not is_finished(read(study, arm, run)):
+    if run.settings.seed == seed and not is_finished(read(study, arm, run)):
       print(f"compiling {run.name} ...", file=sys.stderr, flush=True)
       folder = study.path(run).with_suffix("")
-      one = PairedRun(arm, run.config, folder=folder, evaluated=EVALUATED)
+      one = PairedRun(arm, run.settings, folder=folder, evaluated=EVALUATED)
       one.compile()
       made.append((arm, run, one))
   clock.start()
@@ -176,7 +177,7 @@ def _write(study: Study, arm: Arm, run: Run, result: Mapping[str, Any]):
   """Writes a record, unless an earlier start of the command came further."""
   before = read(study, arm, run)
   if before is None or last(before)["step"] <= last(result)["step"]:
-    about = {"run": studies.identity(arm, run.config)} | studies.known_by(run.config)
+    about = {"run": studies.identity(arm, run.settings)} | studies.known_by(run.settings)
     study.path(run).parent.mkdir(parents=True, exist_ok=True)
     write_json(study.path(run), {**about, **result})
 
@@ -202,7 +203,7 @@ def fine_tune(tasks: Mapping[str, Runs], clock: Clock) -> Iterator[None]:
   longest = 0.0
   for runs in tasks.values():
     for run in runs.sweep.runs:
-      has_weights = pathlib.Path(run.config.model.init_from).is_dir()
+      has_weights = pathlib.Path(run.settings.model.init_from).is_dir()
       if has_weights and runs.read(run) is None and clock.left > longest:
         start = time.monotonic()
         one = dataclasses.replace(runs.sweep, runs=[run])

@@ -24,7 +24,7 @@ Result = Mapping[str, Any]
 
 def read(study: Study, arm: Arm, run: Run) -> dict[str, Any] | None:
   """The record of a run, as far as it is trained; None if there is none."""
-  return studies.read(study.path(run), arm, run.config)
+  return studies.read(study.path(run), arm, run.settings)
 
 
 def last(result: Result) -> Result:
@@ -45,7 +45,7 @@ def of_arms(study: Study) -> dict[str, list[dict[str, Any]]]:
   by_seed: dict[int, dict[str, dict[str, Any]]] = {}
   for arm, run in study.runs:
     if (result := read(study, arm, run)) is not None:
-      by_seed.setdefault(run.config.seed, {})[arm.name] = result
+      by_seed.setdefault(run.settings.seed, {})[arm.name] = result
   whole = [x for x in by_seed.values() if len(x) == len(study.arms)]
   shown = [x for x in whole if all(map(is_finished, x.values()))] or whole[:1]
   common = min((len(y["evaluations"]) for x in shown for y in x.values()), default=0)
@@ -98,11 +98,11 @@ def pretraining(part: Part, study: Study, left_out: str) -> Exhibit:
     f"{packed[0]['plan']['packing_factor']:.2f}."
   )
   draw(part.folder / "losses.png", results, finding)
-  config = study.runs[0][1].config
+  run = study.runs[0][1].settings
   about = (
-    f"BERT-{config.model.size} from random weights on paragraphs of Wikipedia, in rows of "
-    f"{config.data.max_sequence_length} tokens, without dropout; LAMB with a rate of "
-    f"{config.optimizer.learning_rate:g}. The rate was not tuned at this size. All arms "
+    f"BERT-{run.model.size} from random weights on paragraphs of Wikipedia, in rows of "
+    f"{run.data.max_sequence_length} tokens, without dropout; LAMB with a rate of "
+    f"{run.optimizer.learning_rate:g}. The rate was not tuned at this size. All arms "
     "see the same sequences in the same order, as many a step, and take turns on one "
     "device. Minutes are those of steps with their input, without evaluations. The packed "
     f"arm: {packed[0]['computation']}."

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 import packing
 import pipeline
@@ -31,12 +30,12 @@ from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
 from launch import computation, init_from
 from launch.data import make_held_out, make_loader, prepare_dataset
-from launch.fields import check
 from launch.plans import make_plan
 from launch.recipe.adjustment import Recipe, make_optimizer, resolve
 from launch.record.metrics import means
 from launch.record.parameters import parameters_digest
 from launch.record.progress import Progress
+from launch.settings import OnlineRows, RunSettings, check
 from model import hf, weights
 from packing.files import write_text
 from pipeline.batches.packed import PackedBatch
@@ -62,7 +61,7 @@ class Schedule(NamedTuple):
 
 
 def make_schedule(
-  config: ConfigDict,
+  run: RunSettings,
   plan: packing.Plan,
   *,
   batches: str,
@@ -78,15 +77,18 @@ def make_schedule(
   Raises:
     ConfigError: a value that no recipe can have, or no paired run.
   """
-  micro, algorithm = config.train.micro_batch_size, config.packing.algorithm
+  micro = run.train.micro_batch_size
   check(not micro, "train.micro_batch_size", micro, "0, as rows of unpacked steps vary")
   planned = "another, since all arms follow one plan"
-  check(algorithm != "online", "packing.algorithm", algorithm, planned)
+  is_planned = not isinstance(run.rows, OnlineRows)
+  check(is_planned, "packing.algorithm", "online", planned)
   if batches in CUT:
     expected = f"False with batches={batches}, whose rows cut through pairs"
-    check(not config.model.next_sentence, "model.next_sentence", True, expected)
+    next_sentence = getattr(run.model.config, "next_sentence", False)
+    check(not next_sentence, "model.next_sentence", True, expected)
   before, recipe = resolve(
-    config,
+    run.train,
+    run.optimizer,
     packing_factor=plan.packing_factor,
     num_sequences=plan.num_sequences,
     num_tokens=plan.histogram.num_tokens,
@@ -113,7 +115,7 @@ class PairedRun:
 
   Args:
     arm: how sequences become batches.
-    config: of the run; it already has the fields of the arm.
+    settings: of the run; they already have the fields of the arm.
     folder: of its parameters, if they are kept.
     evaluated: the points of the learning curve at which the model is evaluated.
 
@@ -124,41 +126,41 @@ class PairedRun:
   def __init__(
     self,
     arm: Arm,
-    config: ConfigDict,
+    settings: RunSettings,
     *,
     folder: pathlib.Path,
     evaluated: Sequence[int] = EVALUATED,
   ):
     self._arm, self._folder = arm, folder
-    self._name = f"{arm.name}, seed {config.seed}"
-    self._dataset = dataset = prepare_dataset(config)
-    self._plan = plan = make_plan(config, dataset.train)
-    self.schedule = make_schedule(config, plan, batches=arm.batches, evaluated=evaluated)
+    self._name = f"{arm.name}, seed {settings.seed}"
+    self._dataset = dataset = prepare_dataset(settings.data)
+    self._plan = plan = make_plan(settings.rows, dataset.train, seed=settings.seed)
+    self.schedule = make_schedule(settings, plan, batches=arm.batches, evaluated=evaluated)
     recipe = self.schedule.recipe
     loader = make_loader(
-      config, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
+      settings, dataset.train, dataset.vocabulary, plan=plan, batch_size=recipe.rows
     )
     assert isinstance(loader, pipeline.PackedLoader)  # the task masks tokens
     self._loader = loader
-    given = init_from.open_weights(config)
+    given = init_from.open_weights(settings)
     model = init_from.run_model_config(
-      config, workdir=folder, vocab_size=len(dataset.vocabulary), stored=given
+      settings, workdir=folder, vocab_size=len(dataset.vocabulary), stored=given
     )
-    self._computation = computation.of_run(config, model, begun=None)
-    program = make_program(config, self._computation.config, recipe)
+    self._computation = computation.of_run(settings, model, begun=None)
+    program = make_program(settings, self._computation.config, recipe)
     self._params = None  # random
     if given:
       init_from.check_vocabulary(given, dataset.vocabulary)
-      self._params = init_from.initial_params(given, model, seed=config.seed)
+      self._params = init_from.initial_params(given, model, seed=settings.seed)
     self._programs = {"own": program}
     isolated: dict[str, Any] = {"attention_mask": "segment", "position_reset": True}
     alone = dataclasses.replace(
       model, **{name: x for name, x in isolated.items() if hasattr(model, name)}
     )
     if alone != model:
-      alone = computation.of_run(config, alone, begun=None).config
-      self._programs["alone"] = make_program(config, alone, recipe)
-    (held_out,) = make_held_out(config, dataset)
+      alone = computation.of_run(settings, alone, begun=None).config
+      self._programs["alone"] = make_program(settings, alone, recipe)
+    (held_out,) = make_held_out(settings, dataset)
     self._held_out = list(held_out.batches())
 
   def compile(self):
@@ -250,12 +252,12 @@ class PairedRun:
     return {"alone": results["own"]} | results
 
 
-def run(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
+def run(arm: Arm, settings: RunSettings, *, keep_in: pathlib.Path) -> dict[str, Any]:
   """Trains to the end; returns the result of `PairedRun`, and `parameters_digest`.
 
   Kept parameters replace the content of the folder `keep_in`. Raises as `PairedRun`.
   """
-  made = PairedRun(arm, config, folder=keep_in)
+  made = PairedRun(arm, settings, folder=keep_in)
   for result, state in made.train():  # noqa: B007
     pass
   if arm.keep:
@@ -300,14 +302,14 @@ def fit(
       progress.line(step, {})
 
 
-def make_program(config: ConfigDict, model, recipe: Recipe) -> TrainingProgram:
+def make_program(run: RunSettings, model, recipe: Recipe) -> TrainingProgram:
   """The training program of a run, on one device."""
   return TrainingProgram(
     model,
-    make_optimizer(config, recipe),
+    make_optimizer(run.optimizer, recipe),
     mesh=make_mesh(1),
-    seed=config.seed,
-    loss_unit=config.train.loss_unit,
+    seed=run.seed,
+    loss_unit=run.train.loss_unit,
   )
 
 

@@ -12,33 +12,36 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from lab.studies.paired_run import make_program
 from lab.studies.study import Arm, worker
 from launch.data import make_loader, prepare_dataset
-from launch.model_config import model_config
 from launch.plans import make_plan
 from launch.recipe.adjustment import resolve
 from launch.record.throughput import packed_against_unpacked
+from launch.settings import Packs, RunSettings
 
 
-def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str, Any]:
+def measure(arm: Arm, settings: RunSettings, *, keep_in: pathlib.Path) -> dict[str, Any]:
   """The result of `packed_against_unpacked` at the plan's packing factor, and that factor.
 
   One program runs both, so the result excludes the cost of the mask and of the losses of
-  packs. `config.train.throughput_rounds` is the number of measurements.
+  packs. `throughput_rounds` is the number of measurements.
   """
   del arm, keep_in
-  dataset = prepare_dataset(config)
-  plan = make_plan(config, dataset.train)
-  unpacked_plan = make_plan(config, dataset.train, algorithm="none")
-  _, recipe = resolve(config, packing_factor=plan.packing_factor)
-  model = model_config(config, vocab_size=len(dataset.vocabulary))
-  program = make_program(config, model, recipe)
+  dataset = prepare_dataset(settings.data)
+  rows, seed = settings.rows, settings.seed
+  assert isinstance(rows, Packs)  # a study has no other
+  plan = make_plan(rows, dataset.train, seed=seed)
+  unpacked_plan = make_plan(rows, dataset.train, seed=seed, algorithm="none")
+  _, recipe = resolve(
+    settings.train, settings.optimizer, packing_factor=plan.packing_factor
+  )
+  model = settings.model.of(vocab_size=len(dataset.vocabulary))
+  program = make_program(settings, model, recipe)
   packed, unpacked = (
     make_loader(
-      config, dataset.train, dataset.vocabulary, plan=one, batch_size=recipe.rows
+      settings, dataset.train, dataset.vocabulary, plan=one, batch_size=recipe.rows
     ).iterate()
     for one in (plan, unpacked_plan)
   )
@@ -51,7 +54,7 @@ def measure(arm: Arm, config: ConfigDict, *, keep_in: pathlib.Path) -> dict[str,
 
   with contextlib.closing(packed), contextlib.closing(unpacked):
     result = packed_against_unpacked(
-      program, counted(packed), unpacked, rounds=config.train.throughput_rounds
+      program, counted(packed), unpacked, rounds=rows.throughput_rounds
     )
   # As if the timed packs had the packing factor of the whole plan.
   scale = plan.packing_factor * recipe.rows / float(np.mean(counts[1:]))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
 import pipeline
 from lab import records
@@ -22,11 +22,12 @@ from lab.machine import machine_and_device
 from lab.studies.streams import BATCHES, ONE_A_ROW
 from launch import command
 from launch.data import prepare_dataset
-from launch.fields import check
+from launch.door import nested, settings_of
+from launch.machine import check_machine
+from launch.settings import RunSettings, check
 from launch.sweep import jobs
 from launch.sweep.file import Run, make_sweep
 from launch.sweep.jobs import Job
-from launch.validation import validate
 from model import weights
 from packing.files import write_json
 from pipeline.dataset import file_sha256
@@ -111,14 +112,13 @@ class Study:
       "grid": {"seed": [self.first_seed + i for i in range(self.seeds)]},
     }
     runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
-    kept = {(a.name, r.config.seed): _kept(self.path(r)) for a, r in runs}
+    kept = {(a.name, r.settings.seed): _kept(self.path(r)) for a, r in runs}
     for i, (arm, run) in enumerate(runs):
       if arm.starts_from:
-        fields = {"model.init_from": str(kept[arm.starts_from, run.config.seed])}
-        config = run.config.copy_and_resolve_references()
-        config.update_from_flattened_dict(fields)
-        started = dataclasses.replace(run, fields={**run.fields, **fields}, config=config)
-        runs[i] = arm, started
+        fields = {"model.init_from": str(kept[arm.starts_from, run.settings.seed])}
+        settings = run.settings.changed(fields)
+        fields = {**run.fields, **fields}
+        runs[i] = arm, dataclasses.replace(run, fields=fields, settings=settings)
     return runs
 
   def path(self, run: Run) -> pathlib.Path:
@@ -145,13 +145,13 @@ class Study:
     for arm, run in sorted(self.runs, key=lambda x: not x[0].starts_from):
       job = self.job(arm, run, kept=str(_kept(self.path(run))) in needed)
       if not job.is_finished():
-        needed.add(run.config.model.init_from)
+        needed.add(run.settings.model.init_from)
       waves[bool(arm.starts_from)].append((run, job))
     failures: dict[str, str] = {}
     for wave in waves:
       queue = []
       for run, job in wave:
-        before = pathlib.Path(run.config.model.init_from)
+        before = pathlib.Path(run.settings.model.init_from)
         if job.is_finished() or before.is_dir():
           queue.append(job)
         else:
@@ -164,7 +164,7 @@ class Study:
     """The results of finished runs, by arm and in the order of seeds."""
     results: dict[str, list[dict[str, Any]]] = {arm.name: [] for arm in self.arms}
     for arm, run in self.runs:
-      if (result := read(self.path(run), arm, run.config)) is not None:
+      if (result := read(self.path(run), arm, run.settings)) is not None:
         results[arm.name].append(result)
     return results
 
@@ -174,7 +174,7 @@ class Study:
 
     def is_finished() -> bool:
       has_parameters = not kept or _kept(path).is_dir()
-      return has_parameters and read(path, arm, run.config) is not None
+      return has_parameters and read(path, arm, run.settings) is not None
 
     command = [
       *(sys.executable, "-m", self.module),
@@ -222,54 +222,53 @@ def prepare_data(runs: Iterable[Run]):
   Raises:
     InputError: the data cannot be prepared, or were prepared from other files.
   """
-  configs = {json.dumps(run.config.data.to_dict()): run.config for run in runs}
-  for config in configs.values():
-    prepare_dataset(config)
+  for data in {run.settings.data for run in runs}:
+    prepare_dataset(data)
 
 
-def identity(arm: Arm, config: ConfigDict) -> dict[str, Any]:
+def identity(arm: Arm, settings: RunSettings) -> dict[str, Any]:
   """The fields that identify a run, as its file records them."""
   return {
     "format": FORMAT,
     "arm": arm.name,
     "batches": arm.batches,
-    "config": without_places(config.to_dict()),
+    "config": without_places(nested(settings.given)),
   }
 
 
-def read(path: pathlib.Path, arm: Arm, config: ConfigDict) -> dict[str, Any] | None:
+def read(path: pathlib.Path, arm: Arm, settings: RunSettings) -> dict[str, Any] | None:
   """A run's record; None if it is not finished, or if the record belongs to another run."""
   try:
     result = records.read(path) or {}
   except ValueError:
     return None
-  if not is_of(result, config):
+  if not is_of(result, settings):
     return None
-  stored, wanted = result.get("run", {}), identity(arm, config)
+  stored, wanted = result.get("run", {}), identity(arm, settings)
   same = agrees({key: stored.get(key) for key in wanted}, wanted)
   return result if same else None
 
 
-def known_by(config: ConfigDict) -> dict[str, Any]:
+def known_by(settings: RunSettings) -> dict[str, Any]:
   """What the record of a run says of its data, its weights and its machine."""
   return {
-    "dataset": dataset_digest(config),
-    "started_from": weights_digest(config.model.init_from),
+    "dataset": dataset_digest(settings),
+    "started_from": weights_digest(settings.model.init_from),
     "machine": machine_and_device(),
   }
 
 
-def is_of(record: Mapping[str, Any], config: ConfigDict) -> bool:
-  """Whether a record is of the data and the weights that a config names."""
+def is_of(record: Mapping[str, Any], settings: RunSettings) -> bool:
+  """Whether a record is of the data and the weights that a run names."""
   return (
-    record.get("started_from") == weights_digest(config.model.init_from)
-    and record.get("dataset") in (None, dataset_digest(config))  # older records lack it
+    record.get("started_from") == weights_digest(settings.model.init_from)
+    and record.get("dataset") in (None, dataset_digest(settings))  # older records lack it
   )
 
 
-def dataset_digest(config: ConfigDict) -> dict[str, str] | None:
-  """The digest of each file of the dataset prepared for a config; None if none is."""
-  manifest = pathlib.Path(config.data.directory, "manifest.json")
+def dataset_digest(settings: RunSettings) -> dict[str, str] | None:
+  """The digest of each file of the dataset prepared for a run; None if none is."""
+  manifest = pathlib.Path(settings.data.directory, "manifest.json")
   with contextlib.suppress(OSError, ValueError, LookupError):
     return json.loads(manifest.read_text())["sha256"]
   return None
@@ -331,9 +330,9 @@ def without_places(config: Any) -> Any:
 def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   """The command of a process that makes one run and writes its file.
 
-  make(arm, config, keep_in=folder) returns the content of the file, to which the fields are
-  added by which `read` recognises the run. `head` is the head of the tasks that `make` can
-  train.
+  make(arm, settings, keep_in=folder) returns the content of the file, to which the fields
+  are added by which `read` recognises the run. `head` is the head of the tasks that `make`
+  can train.
   """
   config = config_flags.DEFINE_config_file("config", help_string="A config file.")
   name = flags.DEFINE_string("arm", "run", "The name of the arm.")
@@ -350,8 +349,8 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     memory.keep()
     path = pathlib.Path(out.value)
     arm = Arm(name.value, {}, batches.value, keep.value)
-    chosen = config.value.copy_and_resolve_references()
-    validate(chosen, num_devices=1)
+    chosen = settings_of(config.value)
+    check_machine(chosen, num_devices=1)
     tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
     task = chosen.data.task
     check(task in tasks, "data.task", task, f"one of {', '.join(tasks)}")

@@ -12,6 +12,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from launch import command
+from launch.door import settings_of
 from launch.recipe.adjustment import resolve
 from launch.recipe.table import table
 
@@ -31,8 +32,10 @@ flags.mark_flag_as_required("config")
 
 
 def main():
+  run = settings_of(_CONFIG.value)
   before, after = resolve(
-    _CONFIG.value,
+    run.train,
+    run.optimizer,
     packing_factor=_FACTOR.value,
     num_sequences=_SEQUENCES.value,
     num_tokens=_TOKENS.value,

@@ -1,35 +1,28 @@
 """The recipe of a run, translated from the recipe without packing, and its optimizer.
 
-A config holds the recipe without packing; `packing.adjust` selects the translation.
+The settings of a run hold the recipe without packing; `adjust` selects the translation.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from typing import Any
 
 import jax
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
-from launch.fields import check
+from launch.settings import AdamW, Lamb, Sgd, Train, check, parse_duration
 from packing.errors import multiples_near
-from training import optimizer
 from training.errors import ConfigError
-
-# Ways to adjust to rows that hold `packing_factor` times as many sequences.
-ADJUSTMENTS = ("reduce_batch", "lamb_betas", "lr_linear", "lr_sqrt", "none")
+from training.optimizer import adamw, lamb, packed_betas, sgd, warmup_and_decay
 
 # Of our study, at a packing factor of 1.98 and equal sequences: nats of held-out loss above
 # those of the default, `reduce_batch` (experiments.packing_paper.section_3_3_adjustments).
 ABOVE_DEFAULT = {"lr_sqrt": 0.078, "none": 0.140, "lamb_betas": 0.178}
 
 _SHORT_WARMUP = 0.1  # fraction of the steps, if the config's warm-up outlasts the run
-
-_DURATION = re.compile(r"\s*(\S+)\s+(step|sequence|epoch)s?\s*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,54 +97,27 @@ class Recipe:
     return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
 
 
-def parse_duration(field: str, text: str) -> tuple[float, str]:
-  """Parses a number of steps, sequences or epochs.
-
-  Args:
-    field: the config field that has the text, for the message.
-    text: such as "3 epochs".
-
-  Returns:
-    The number and "step", "sequence" or "epoch".
-
-  Raises:
-    ConfigError: the text is something else, or the number is negative.
-
-  Example:
-    >>> parse_duration("train.duration", "1e6 sequences")
-    (1000000.0, 'sequence')
-  """
-  match = _DURATION.fullmatch(text)
-  try:
-    number = float(match[1]) if match else math.nan
-  except ValueError:
-    number = math.nan
-  expected = "a number of steps, sequences or epochs, such as '3 epochs'"
-  check(0 <= number < math.inf, field, text, expected)
-  assert match is not None
-  return number, match[2]
-
-
 def unpacked(
-  config: ConfigDict,
+  train: Train,
+  optimizer: Sgd,
   *,
   num_sequences: int | None = None,
   num_tokens: int | None = None,
 ) -> Recipe:
-  """The recipe of a config without packing, with its durations converted to steps.
+  """The recipe of a run without packing, with its durations converted to steps.
 
   A warm-up that would outlast the run is shortened to a tenth of the steps, so that any
-  config can be tried with few steps.
+  run can be tried with few steps.
 
   Args:
-    config: the run's config.
+    train: of the run.
+    optimizer: of the run.
     num_sequences: sequences in the dataset; needed for durations in epochs.
     num_tokens: real tokens in the dataset.
 
   Raises:
-    ConfigError: the config has a value that no recipe can have.
+    ConfigError: there are no steps, or a duration in epochs without `num_sequences`.
   """
-  train, opt = config.train, config.optimizer
   rows, micro = train.batch_size, train.micro_batch_size
 
   def in_steps(field: str, text: str, steps: int) -> int:
@@ -167,7 +133,7 @@ def unpacked(
     return round(number / rows if unit == "sequence" else number)
 
   steps = in_steps("train.duration", train.duration, train.steps)
-  warmup = asked = in_steps("optimizer.warmup", opt.warmup, opt.warmup_steps)
+  warmup = asked = in_steps("optimizer.warmup", optimizer.warmup, optimizer.warmup_steps)
   if 0 < steps <= asked:
     warmup = int(steps * _SHORT_WARMUP)
   return Recipe(
@@ -177,9 +143,9 @@ def unpacked(
     steps=steps,
     warmup_steps=warmup,
     shortened_from=None if warmup == asked else asked,
-    learning_rate=opt.learning_rate,
-    b1=opt.b1,
-    b2=opt.b2,
+    learning_rate=optimizer.learning_rate,
+    b1=optimizer.b1,
+    b2=optimizer.b2 if isinstance(optimizer, Lamb) else Lamb.b2,
     num_sequences=num_sequences,
     num_tokens=num_tokens,
   )
@@ -232,7 +198,7 @@ def packed(
   warmup_steps = min(round(warmup_steps / growth), max(steps - 1, 0))
   b1, b2, rate = recipe.b1, recipe.b2, recipe.learning_rate
   if adjust == "lamb_betas":
-    b1, b2 = optimizer.packed_betas(b1, b2, p)
+    b1, b2 = packed_betas(b1, b2, p)
   return dataclasses.replace(
     recipe,
     rows=rows,
@@ -249,96 +215,95 @@ def packed(
 
 
 def resolve(
-  config: ConfigDict,
+  train: Train,
+  optimizer: Sgd,
   *,
   packing_factor: float,
   num_sequences: int | None = None,
   num_tokens: int | None = None,
   num_devices: int = 1,
 ) -> tuple[Recipe, Recipe]:
-  """The recipe of a config without packing, and the one to run.
+  """The recipe of a run without packing, and the one to run.
 
   Args:
-    config: the run's config.
+    train: of the run.
+    optimizer: of the run.
     packing_factor: sequences per row in its plan.
     num_sequences: sequences in its dataset; None if not known.
     num_tokens: real tokens in its dataset; None if not known.
     num_devices: devices that share a batch.
 
   Raises:
-    ConfigError: the config has a value that no recipe can have.
+    ConfigError: the devices cannot share a batch, or too few steps are left.
   """
-  _check_values(config, num_devices=num_devices)
-  before = unpacked(config, num_sequences=num_sequences, num_tokens=num_tokens)
+  _check_devices(train, num_devices)
+  before = unpacked(train, optimizer, num_sequences=num_sequences, num_tokens=num_tokens)
   after = packed(
     before,
     packing_factor=packing_factor,
-    adjust=config.packing.adjust,
-    multiple=config.train.micro_batch_size or num_devices,
+    adjust=train.adjust,
+    multiple=train.micro_batch_size or num_devices,
   )
   return before, after
 
 
-def check_recipe(config: ConfigDict, *, num_devices: int):
-  """Refuses values of the recipe that are wrong for any dataset.
+def check_recipe(train: Train, optimizer: Sgd, *, num_devices: int):
+  """Refuses a recipe that no dataset and no plan can mend.
 
   Args:
-    config: the run's config.
+    train: of the run.
+    optimizer: of the run.
     num_devices: devices that share a batch.
 
   Raises:
     ConfigError: a value is wrong; the message names the field.
   """
-  _check_values(config, num_devices=num_devices)
-  texts = {"train.duration": config.train.duration}
-  texts |= {"optimizer.warmup": config.optimizer.warmup}
+  _check_devices(train, num_devices)
+  texts = {"train.duration": train.duration, "optimizer.warmup": optimizer.warmup}
   units = [parse_duration(field, text)[1] for field, text in texts.items() if text]
   if "epoch" not in units:
-    unpacked(config)
+    unpacked(train, optimizer)
 
 
-def _check_values(config: ConfigDict, *, num_devices: int):
-  adjust = config.packing.adjust
-  check(adjust in ADJUSTMENTS, "packing.adjust", adjust, ", ".join(ADJUSTMENTS))
-  rows, micro = config.train.batch_size, config.train.micro_batch_size
-  check(rows >= 1, "train.batch_size", rows, "at least 1")
-  for name, number in (("batch_size", rows), ("micro_batch_size", micro)):
-    near = multiples_near(number, num_devices)
-    expected = f"a multiple of the {num_devices} devices, such as {near}"
-    check(number % num_devices == 0, f"train.{name}", number, expected)
-  check(
-    micro >= 0 and (micro == 0 or rows % micro == 0),
-    "train.micro_batch_size",
-    micro,
-    f"0, or a divisor of train.batch_size={rows}",
-  )
+def _check_devices(train: Train, number: int):
+  for name in ("batch_size", "micro_batch_size"):
+    rows = getattr(train, name)
+    near = multiples_near(rows, number)
+    expected = f"a multiple of the {number} devices, such as {near}"
+    check(rows % number == 0, f"train.{name}", rows, expected)
+  expected = f"a divisor of the {number} devices"
+  check(number % train.fsdp == 0, "train.fsdp", train.fsdp, expected)
 
 
-def make_schedule(config: ConfigDict, recipe: Recipe) -> optax.Schedule:
+def make_schedule(optimizer: Sgd, recipe: Recipe) -> optax.Schedule:
   """The learning rate of a recipe, over updates from 0."""
-  return optimizer.warmup_and_decay(
+  return warmup_and_decay(
     peak=recipe.learning_rate,
     warmup_steps=recipe.warmup_steps,
     total_steps=recipe.steps,
-    decay=config.optimizer.decay,
-    decay_share=config.optimizer.decay_share,
+    decay=optimizer.decay,
+    decay_share=optimizer.decay_share,
   )
 
 
-def learning_rates(config: ConfigDict, recipe: Recipe) -> np.ndarray:
+def learning_rates(optimizer: Sgd, recipe: Recipe) -> np.ndarray:
   """float[steps]: the learning rate of each update."""
-  rates = jax.jit(jax.vmap(make_schedule(config, recipe)))
+  rates = jax.jit(jax.vmap(make_schedule(optimizer, recipe)))
   return np.asarray(rates(np.arange(recipe.steps)))
 
 
-def make_optimizer(config: ConfigDict, recipe: Recipe) -> optax.GradientTransformation:
-  """The optimizer of a config, with the learning rate and the betas of a recipe."""
-  opt, rate = config.optimizer, make_schedule(config, recipe)
-  common = {"weight_decay": opt.weight_decay, "clip_norm": opt.clip_norm}
-  if opt.name == "sgd":
-    return optimizer.sgd(rate, b1=recipe.b1, **common)
-  common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": opt.eps}
-  common |= {"bias_correction": opt.bias_correction}
-  if opt.name == "adamw":
-    return optimizer.adamw(rate, clip_update=opt.clip_update, **common)
-  return optimizer.lamb(rate, **common)
+def make_optimizer(optimizer: Sgd, recipe: Recipe) -> optax.GradientTransformation:
+  """The optimizer of a run, with the learning rate and the betas of a recipe."""
+  rate = make_schedule(optimizer, recipe)
+  common = {"weight_decay": optimizer.weight_decay, "clip_norm": optimizer.clip_norm}
+  if not isinstance(optimizer, Lamb):
+    return sgd(rate, b1=recipe.b1, **common)
+  of_moments: dict[str, Any] = {
+    "b1": recipe.b1,
+    "b2": recipe.b2,
+    "eps": optimizer.eps,
+    "bias_correction": optimizer.bias_correction,
+  }
+  if isinstance(optimizer, AdamW):
+    return adamw(rate, clip_update=optimizer.clip_update, **common, **of_moments)
+  return lamb(rate, **common, **of_moments)

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterator
 
 from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict
 
-from launch.fields import tracker_names
+from launch import door
 from launch.record import tensorboard
 from launch.record.progress import warn
+from launch.settings import RunSettings
 from packing.files import read_json, write_json
 from training.errors import ConfigError
 from training.processes import on_first
@@ -21,8 +21,8 @@ Trackers = dict[str, tuple[Callable, Callable]]  # log(values, step) and close(f
 
 
 @contextlib.contextmanager
-def opened(folder: str | pathlib.Path, config: ConfigDict) -> Iterator[Trackers]:
-  """Opens TensorBoard and the trackers of `config.train.trackers`, in process 0 only.
+def opened(folder: str | pathlib.Path, run: RunSettings) -> Iterator[Trackers]:
+  """Opens TensorBoard and the trackers of `Train.trackers`, in process 0 only.
 
   Raises:
     InputError: a tracker cannot be opened, or `trackers.json` is damaged.
@@ -31,7 +31,7 @@ def opened(folder: str | pathlib.Path, config: ConfigDict) -> Iterator[Trackers]
   trackers: Trackers = {}
   failed = True
   try:
-    on_first(lambda: _open(trackers, pathlib.Path(folder).absolute(), config))
+    on_first(lambda: _open(trackers, pathlib.Path(folder).absolute(), run))
     yield trackers
     failed = False
   finally:
@@ -48,15 +48,15 @@ def for_each(trackers: Trackers, act: Callable[[Callable, Callable], None]):
       warn(f"the run continues without {name}: {_line(error)}")
 
 
-def _open(trackers: Trackers, folder: pathlib.Path, config: ConfigDict):
+def _open(trackers: Trackers, folder: pathlib.Path, run: RunSettings):
   path = folder / "trackers.json"
   trackers["TensorBoard"] = tensorboard.writer(folder / "tensorboard")
-  for name in tracker_names(config):
+  for name in run.train.tracker_names:
     what = "the names of the run's records. Delete it to start new ones"
     ids = read_json(path, what=what) if path.exists() else {}
     make = {"wandb": _open_wandb, "mlflow": _open_mlflow}[name]
     try:
-      ids[name], trackers[name] = make(folder, config.to_dict(), ids.get(name))
+      ids[name], trackers[name] = make(folder, door.nested(run.given), ids.get(name))
     except Exception as error:  # of any type, such as from a database driver
       raise ConfigError(f"{name} cannot be opened: {_line(error)}") from error
     write_json(path, ids)

@@ -29,11 +29,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from launch import workdir
-from launch.fields import ROOT
+from launch.door import ROOT
 from launch.record.metrics import read_json_lines
+from launch.settings import RunSettings
 from launch.sweep import jobs
 from launch.sweep import picture as sweep_picture
 from launch.sweep.file import Run, Sweep, load_sweep
@@ -51,10 +50,10 @@ _METRICS = {
 }
 
 
-def is_finished(folder: pathlib.Path, config: ConfigDict) -> bool:
-  """Whether a run of this config has finished in the folder."""
+def is_finished(folder: pathlib.Path, settings: RunSettings) -> bool:
+  """Whether a run of these settings has finished in the folder."""
   try:
-    workdir.check_same(folder, config)
+    workdir.check_same(folder, settings.given)
   except InputError:
     return False  # no run, or one with another config, which train.py will refuse
   return workdir.read_summary(folder) is not None
@@ -71,7 +70,7 @@ def make_job(
     *(f"--config.{field}={value}" for field, value in run.fields.items()),
     *options,
   ]
-  done = functools.partial(is_finished, folder, run.config)
+  done = functools.partial(is_finished, folder, run.settings)
   return jobs.Job(run.name, command, folder / "train.log", done)
 
 
@@ -99,7 +98,7 @@ def _row(
 ) -> dict[str, Any]:
   found = []
   for run in runs:
-    done = is_finished(folder / run.name, run.config)
+    done = is_finished(folder / run.name, run.settings)
     one: dict[str, Any] = {"name": run.name, "fields": dict(run.fields), "finished": done}
     if summary := workdir.read_summary(folder / run.name) if done else None:
       names = [*COLUMNS, *BASELINES.values(), "cores", "parameters_digest"]

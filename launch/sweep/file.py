@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from launch.data import check_data
-from launch.fields import ROOT, call, field_value, read_config, wrong_type
-from launch.validation import validate
+from launch.door import ROOT, call, changed, read_config, settings_of
+from launch.machine import check_machine
+from launch.settings import RunSettings
 from model import IMPLEMENTATIONS
 from packing import InputError
 from training.errors import ConfigError
@@ -31,14 +29,14 @@ class Run:
     arm: the name of its arm, which runs that differ only in the seed have in common.
     point: what defines the arm, by field: "arm" if arms have names, and fields of the grid.
     fields: the values that the run sets, by field of the config.
-    config: the whole config.
+    settings: all that the run is.
   """
 
   name: str
   arm: str
   point: Mapping[str, Any]
   fields: Mapping[str, Any]
-  config: ConfigDict
+  settings: RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +90,9 @@ def make_sweep(
       )
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
-    config = _changed(base, fields, where=f"{where}, run {name}")
-    run = Run(name, arm, point, fields, config)
+    of_run = f"{where}, run {name}"
+    settings = _checked_settings(changed(base, fields, where=of_run), where=of_run)
+    run = Run(name, arm, point, fields, settings)
     if name in runs:
       raise ConfigError(f"{where} has two runs with the name {name}.")
     runs[name] = run
@@ -164,24 +163,17 @@ def _name(arm: str, fields: Mapping[str, Any]) -> str:
   return ",".join(filter(None, (arm.replace("/", "_"), seed)))
 
 
-def _changed(base: ConfigDict, fields: Mapping[str, Any], *, where: str) -> ConfigDict:
-  """A copy of the config with new values, which must have the types of the old ones."""
-  config = copy.deepcopy(base)  # keeps references between fields
-  for field, value in fields.items():
-    found = field_value(config, field, where=where)
-    same = type(value) is type(found)
-    if not same and not (isinstance(found, float) and type(value) is int):
-      raise wrong_type(field, value, found, where=where)
-    config.update_from_flattened_dict({field: value})
-  config = config.copy_and_resolve_references()
+def _checked_settings(config: Any, *, where: str) -> RunSettings:
+  """The settings of a run, checked as far as any machine can."""
   try:  # train.py checks again, with its devices
-    checked = config.copy_and_resolve_references()
-    if checked.model.attention_impl in IMPLEMENTATIONS:
-      checked.model.attention_impl = "auto"
-    if checked.model.dtype == "auto":  # which would start this machine's device
-      checked.model.dtype = "float32"
-    validate(checked, num_devices=1)
-    check_data(checked.data)
+    run = settings_of(config)
+    anywhere: dict[str, Any] = {}
+    if run.model.config.attention_impl in IMPLEMENTATIONS:
+      anywhere["model.attention_impl"] = "auto"
+    if run.model.dtype == "auto":  # which would start this machine's device
+      anywhere["model.dtype"] = "float32"
+    check_machine(run.changed(anywhere), num_devices=1)
+    check_data(run.data)
   except InputError as error:
     raise ConfigError(f"{where}: {error}") from error
-  return config
+  return run

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from launch.fields import ROOT
+from launch.door import ROOT
 from training import memory
 from training.compiler import cores
 

@@ -1,5 +1,6 @@
 """Paired runs: the same sequences, masks and weights; finished runs are kept."""
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -11,13 +12,13 @@ import flax.nnx as nnx
 import jax
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 import packing
 from lab.machine import machine
 from lab.studies import streams, study
 from lab.studies.paired_run import make_schedule
 from lab.studies.study import Arm, Study
+from launch.door import read_settings
 from launch.sweep.jobs import Job
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
@@ -239,10 +240,12 @@ class TestStudy:
     arm, run = one.runs[1]
 
     def is_finished(*, arm=arm, **data) -> bool:
-      config = run.config.copy_and_resolve_references().unlock()
-      config.train.steps += data.pop("more_steps", 0)
-      config.data.update(data)
-      return study.read(one.path(run), arm, config) is not None
+      given = dict(run.settings.given)
+      given["train.steps"] += data.pop("more_steps", 0)
+      given |= {f"data.{name}": value for name, value in data.items()}
+      data_part = dataclasses.replace(run.settings.data, directory=given["data.directory"])
+      settings = dataclasses.replace(run.settings, given=given, data=data_part)
+      return study.read(one.path(run), arm, settings) is not None
 
     assert is_finished()
     kept = json.loads(one.path(run).read_text())
@@ -251,10 +254,10 @@ class TestStudy:
     assert is_finished()
     assert not is_finished(more_steps=1)
     assert not is_finished(arm=Arm(arm.name, {}, "constant", keep=True))
-    assert not is_finished(seed=run.config.data.seed + 1)
+    assert not is_finished(seed=run.settings.data.seed + 1)
     assert is_finished(field_to_come=3)  # the file is older than the field
     moved = tmp_path / "moved"
-    moved.symlink_to(run.config.data.directory)
+    moved.symlink_to(run.settings.data.directory)
     assert is_finished(directory=str(moved))  # the same data in another place
 
 
@@ -265,22 +268,22 @@ class TestArmsThatStartFromOthers:
 
   def test_each_starts_from_its_own_seed(self, tmp_path):
     runs = {run.name: run for _, run in self.make(tmp_path).runs}
-    given = runs["second,seed=2"].config.model.init_from
+    given = runs["second,seed=2"].settings.model.init_from
     assert given == str(tmp_path / "runs" / "first,seed=2")
     assert runs["second,seed=2"].fields["model.init_from"] == given
-    assert runs["first,seed=2"].config.model.init_from == ""
+    assert runs["first,seed=2"].settings.model.init_from == ""
 
   def test_it_is_finished_if_it_started_from_what_is_there(self, tmp_path):
     one = self.make(tmp_path)
     arm, run = next((a, r) for a, r in one.runs if r.name == "second,seed=1")
     path, before = one.path(run), tmp_path / "runs" / "first,seed=1.json"
     path.parent.mkdir()
-    write_json(path, {"run": study.identity(arm, run.config), "started_from": "digest"})
-    assert study.read(path, arm, run.config) is None  # there is nothing to start from
+    write_json(path, {"run": study.identity(arm, run.settings), "started_from": "digest"})
+    assert study.read(path, arm, run.settings) is None  # there is nothing to start from
     write_json(before, {"parameters_digest": "digest"})
-    assert study.read(path, arm, run.config) is not None
+    assert study.read(path, arm, run.settings) is not None
     write_json(before, {"parameters_digest": "another"})
-    assert study.read(path, arm, run.config) is None
+    assert study.read(path, arm, run.settings) is None
 
   def test_parameters_are_trained_again_only_if_they_are_needed(
     self, tmp_path, monkeypatch
@@ -288,7 +291,7 @@ class TestArmsThatStartFromOthers:
     one = self.make(tmp_path)
     (tmp_path / "runs").mkdir()
     for arm, run in one.runs:
-      result = {"run": study.identity(arm, run.config), "parameters_digest": "digest"}
+      result = {"run": study.identity(arm, run.settings), "parameters_digest": "digest"}
       write_json(
         one.path(run), result | ({"started_from": "digest"} if arm.starts_from else {})
       )
@@ -325,11 +328,11 @@ def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
   assert result.returncode == 0, result.stderr
   made = json.loads((tmp_path / "timed.json").read_text())
   assert made["machine"].startswith(f"{machine()}; cpu, jax ")
-  config = ConfigDict(made["run"]["config"])
-  config.data.directory, config.model.init_from = str(tmp_path), ""
-  assert study.read(tmp_path / "timed.json", Arm("run", {}), config) == made
+  settings = read_settings(options[0].removeprefix("--config="))
+  settings = settings.changed({"data.directory": str(tmp_path)})
+  assert study.read(tmp_path / "timed.json", Arm("run", {}), settings) == made
   write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "another"}})
-  assert study.read(tmp_path / "timed.json", Arm("run", {}), config) is None
+  assert study.read(tmp_path / "timed.json", Arm("run", {}), settings) is None
 
 
 @pytest.mark.parametrize(
@@ -374,9 +377,9 @@ def test_arms_see_the_same_packs(plan):
   fields = {"train.steps": 331, "train.batch_size": 4, "optimizer.warmup_steps": 9}
   ((_, run),) = Study(pathlib.Path("nowhere"), [Arm("packed", {})], fields, seeds=1).runs
 
-  def schedule(adjust: str, batches: str):
-    run.config.packing.adjust = adjust
-    return make_schedule(run.config, plan, batches=batches)
+  def schedule(adjust: str, batches: str, **others):
+    settings = run.settings.changed({"packing.adjust": adjust, **others})
+    return make_schedule(settings, plan, batches=batches)
 
   few, many = schedule("reduce_batch", "packed"), schedule("lamb_betas", "packed")
   ratio = many.recipe.rows / few.recipe.rows
@@ -392,12 +395,9 @@ def test_arms_see_the_same_packs(plan):
   assert constant.points[-1] == constant.recipe.steps
   with pytest.raises(ConfigError, match="next_sentence is True; expected False with batch"):
     schedule("reduce_batch", "pieces")  # would learn labels that are all 0
-  run.config.packing.algorithm = "online"
   with pytest.raises(ConfigError, match="is 'online'; expected another, since all arms"):
-    schedule("reduce_batch", "packed")
-  run.config.packing.algorithm = "optimal"
-  run.config.model.next_sentence = False
-  cut = schedule("reduce_batch", "pieces")
+    schedule("reduce_batch", "packed", **{"packing.algorithm": "online"})
+  cut = schedule("reduce_batch", "pieces", **{"model.next_sentence": False})
   row = plan.histogram.max_sequence_length
   assert cut.rows * cut.recipe.steps * row == pytest.approx(
     packs / plan.num_packs * plan.histogram.num_tokens, abs=cut.rows * row

@@ -34,7 +34,7 @@ def test_a_config_that_cannot_be_used_is_told_without_a_traceback(config, messag
   ("option", "message"),
   [
     ("train.stepz=5", "there is no field 'train.stepz' .*did you mean 'train.steps'?"),
-    ("nothing=1", "there is no field 'nothing' in the config. configs/base.py lists"),
+    ("nothing=1", "there is no field 'nothing' in the config. docs/config.md lists"),
     ("train.steps=1.5", "train.steps is '1.5'; expected int, such as 1000."),
     ("train.keep_best=maybe", "train.keep_best is 'maybe'; expected bool, such as"),
   ],

@@ -5,6 +5,7 @@ import pytest
 
 from configs import base
 from launch import computation
+from launch.door import settings_of
 from model import AttentionError
 from tests import packs
 from tests.model.test_attention import AMPERE, HOPPER, as_if_on
@@ -19,7 +20,9 @@ def choose(*, begun=None, **fields):
   sizes = {"hidden_size": 64, "num_heads": 1}
   named = {name: config.model[name] for name in ("dtype", "attention_impl")}
   model_config = packs.small_config(**sizes, **named)
-  found = computation.of_run(config, model_config, begun=begun and begun.config)
+  found = computation.of_run(
+    settings_of(config), model_config, begun=begun and begun.config
+  )
   return found, (found.config.dtype.name, found.config.attention_impl)
 
 

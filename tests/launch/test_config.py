@@ -13,11 +13,12 @@ from flax.traverse_util import flatten_dict
 import packing
 import pipeline
 from configs import glue
-from launch.data import make_loader, read_batches, settings_of
-from launch.fields import tracker_names
-from launch.model_config import model_config
-from launch.recipe.adjustment import make_optimizer, make_schedule, resolve
-from launch.validation import validate
+from launch.data import make_loader, read_batches
+from launch.door import settings_of
+from launch.machine import check_machine
+from launch.recipe import adjustment
+from launch.recipe.adjustment import make_optimizer, make_schedule
+from launch.settings import OPTIONS, RunSettings
 from pipeline.store import SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
@@ -39,8 +40,15 @@ def get_config(name="base", **groups):
   return config
 
 
-def check(config, num_devices=1):
-  validate(config, num_devices=num_devices)
+def check(config, num_devices=1) -> RunSettings:
+  run = settings_of(config)
+  check_machine(run, num_devices=num_devices)
+  return run
+
+
+def resolve(config, **options):
+  run = settings_of(config)
+  return adjustment.resolve(run.train, run.optimizer, **options)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,13 +60,13 @@ def test_every_config_is_valid_and_can_be_made(name, tmp_path):
     (tmp_path / "vocab.txt").touch()
     config.model.init_from = str(tmp_path)
     assert config.data.vocab_file == str(tmp_path / "vocab.txt")
-  check(config)
-  made = model_config(config, vocab_size=97, sizes=GIVEN)
+  run = check(config)
+  made = run.model.of(vocab_size=97, sizes=GIVEN)
   assert made.vocab_size == 97
   same = made.intermediate_size == GIVEN.intermediate_size
   assert same == (config.model.size == "given")
   assert_all_factors_can_be(config)
-  make_optimizer(config, resolve(config, packing_factor=1.5, num_sequences=9973)[1])
+  make_optimizer(run.optimizer, resolve(config, packing_factor=1.5, num_sequences=9973)[1])
 
 
 def assert_all_factors_can_be(config):
@@ -150,7 +158,7 @@ def small_base(**fields):
 
 
 def loader_of(config, store):
-  return make_loader(config, store, VOCABULARY)
+  return make_loader(settings_of(config), store, VOCABULARY)
 
 
 def batch_of(config, store):
@@ -159,12 +167,12 @@ def batch_of(config, store):
 
 def trackers_of(config, store):
   del store
-  return tracker_names(config)
+  return settings_of(config).train.tracker_names
 
 
 def model_of(config, store):
   del store
-  return model_config(config, head=pipeline.TASK_HEADS[config.data.task], vocab_size=97)
+  return settings_of(config).model.of(vocab_size=97)
 
 
 def recipe_of(config, store):
@@ -174,7 +182,8 @@ def recipe_of(config, store):
 
 def optimizer_of(config, store):
   recipe = recipe_of(config, store)
-  optimizer, schedule = make_optimizer(config, recipe), make_schedule(config, recipe)
+  part = settings_of(config).optimizer
+  optimizer, schedule = make_optimizer(part, recipe), make_schedule(part, recipe)
   moved = updated(optimizer, START, GRADIENTS)
   rates = [float(schedule(t)) for t in range(4)]
   return {name: x.tolist() for name, x in moved.items()}, rates
@@ -183,19 +192,24 @@ def optimizer_of(config, store):
 def program_of(config, store):
   """Fields that training reads where the value is used, not in a message."""
   del store
-  files = ["train", *(f"launch/{x}" for x in ("record/recorder", "prepare_run", "summary"))]
+  files = ["train", *(f"launch/{x}" for x in ("prepare_run", "summary", "settings"))]
   files += ["launch/init_from", "launch/data"]
   text = "".join((ROOT / f"{file}.py").read_text() for file in files)
-  read = re.findall(r"config\.([a-z_.]+)", re.sub(r'f"[^"]*"', "", text))
+  read = re.findall(r"(?:data|rows|model|pairs|train|options)\.([a-z_]+)", text)
   return {
     field: value
     for field, value in flatten_dict(config.to_dict(), sep=".").items()
-    if field in read
+    if OPTIONS[field].attribute in read
   }
 
 
 VOCABULARY = [*SPECIAL_TOKENS, *map(str, range(92))]
-ATOMS = {"data.task": "text", "data.layout": "padding", "data.max_sequence_length": 64}
+ATOMS = {
+  "model.size": "tiny",
+  "data.task": "text",
+  "data.layout": "padding",
+  "data.max_sequence_length": 64,
+}
 GPT2 = {"model.size": "tiny", "data.task": "text"}
 MODERN = {"model.family": "modern_bert", "model.next_sentence": False}
 ADAMW = {"optimizer.name": "adamw"}
@@ -203,7 +217,7 @@ ADAMW = {"optimizer.name": "adamw"}
 # Of each field another value than `small_base`, what it must change, and in which setting.
 CHANGES: dict[str, tuple] = {
   "seed": (1, batch_of),
-  "data.layout": ("concat", batch_of, {"data.task": "text"}),
+  "data.layout": ("concat", batch_of, GPT2),
   "data.atom_size": (16, batch_of, ATOMS),
   "data.loss_on_padding": (True, batch_of, ATOMS),
   "data.mask_rate": (0.3, batch_of),
@@ -266,7 +280,9 @@ DATA |= {"held_out_fraction": 0.3, "dupe_factor": 2}
 
 
 def test_the_settings_of_a_dataset_are_those_of_the_config():
-  found = dataclasses.asdict(settings_of(get_config(data=DATA).data))
+  model = {"next_sentence": False}  # the task has none
+  run = settings_of(get_config(data=DATA, model=model))
+  found = dataclasses.asdict(run.data.dataset)
   assert {name: found[name] for name in DATA} == DATA
 
 
@@ -313,8 +329,8 @@ def test_the_optimizer_of_a_config_has_the_betas_and_the_steps_of_its_recipe():
   config = get_config(optimizer=betas | same | warmup, train=steps, packing=adjust)
   _, recipe = resolve(config, packing_factor=packing_factor)
   with jax.enable_x64(True):
-    optimizer = make_optimizer(config, recipe)
-    schedule = make_schedule(config, recipe)
+    part = settings_of(config).optimizer
+    optimizer, schedule = make_optimizer(part, recipe), make_schedule(part, recipe)
     found = updated(optimizer, START, GRADIENTS)
   rates = [0.15, 0.3, 0.24, 0.18, 0.12]  # up to the peak in 2 updates, then down to 0
   np.testing.assert_allclose([schedule(t) for t in range(5)], rates, rtol=1e-6)
@@ -334,9 +350,9 @@ def test_every_optimizer_goes_down(name):
   """From the start towards the gradients' opposite, each in a way of its own."""
   optimizer = {"name": name, "warmup_steps": 0}
   config = get_config(optimizer=optimizer, packing={"adjust": "none"})
-  check(config)
+  run = check(config)
   _, recipe = resolve(config, packing_factor=1.5)
-  found = updated(make_optimizer(config, recipe), START, GRADIENTS)
+  found = updated(make_optimizer(run.optimizer, recipe), START, GRADIENTS)
   for name, x in START.items():
     together = sum(gradients[name] for gradients in GRADIENTS)
     assert ((x - np.asarray(found[name])) * together).sum() > 0
@@ -348,43 +364,42 @@ REFUSED = [
   ("data.vocab_file", "no/such/file", "a vocabulary file"),
   ("model.family", "t5", "bert, modern_bert"),
   ("optimizer.decay_share", 1.5, r"a fraction in \[0, 1\]"),
-  ("optimizer.clip_update", 1.0, "0.0 with optimizer.name=lamb"),
+  ("optimizer.clip_update", 1.0, "no effect with optimizer.name=lamb"),
   ("data.layout", "concat", "packed; across documents: data.task=sentences"),
-  ("data.atom_size", 3, "at least 2 and a divisor or multiple of .*length=128"),
-  ("data.atom_size", 64, "0 with data.layout=packed"),
-  ("data.loss_on_padding", True, "False with data.layout=packed"),
+  ("data.atom_size", 3, "at least 2 and a divisor or multiple of .*=128", "concat"),
+  ("data.atom_size", 64, "no effect with data.layout=packed"),
+  ("data.loss_on_padding", True, "no effect with data.layout=packed"),
   ("data.mask_rate", 1.0, "a fraction in"),
   ("packing.algorithm", "magic", "none, .*spfhp"),
   ("packing.adjust", "magic", "reduce_batch, lamb_betas, lr_linear, lr_sqrt, none"),
   ("model.dtype", "float16", "auto, float32, bfloat16"),
   ("model.next_sentence", True, "False with data.task=sentences", "sentences"),
   ("model.size", "base", "tiny, mini, small, medium, large, xl, given", "gpt2"),
-  ("model.position_reset", False, "True with data.task=text", "gpt2"),
-  ("model.family", "modern_bert", "'bert' with data.task=text", "gpt2"),
-  ("model.next_sentence", True, "False with model.family=modern_bert", "modern_bert"),
-  ("model.position_reset", False, "True .* only distances matter", "modern_bert"),
+  ("model.position_reset", False, "no effect with data.task=text", "gpt2"),
+  ("model.family", "modern_bert", "no effect with data.task=text", "gpt2"),
+  ("model.position_reset", False, "no effect with model.family=modern_bert", "modern_bert"),
   ("model.family", "modern_bert", "which needs a head that .* lacks", "squad"),
-  ("packing.balance", "devices", "'none' with data.layout=concat", "concat"),
-  ("train.throughput_rounds", 3, "0 with data.layout=concat", "concat"),
+  ("packing.balance", "devices", "no effect with data.layout=concat", "concat"),
+  ("train.throughput_rounds", 3, "no effect with data.layout=concat", "concat"),
   ("packing.row_length", 127, "0, or at least 128, the longest sequence"),
   ("packing.row_length", 129, "no more positions", "not reset"),
-  ("packing.row_length", 256, "0 with data.layout=concat", "concat"),
-  ("packing.balance", "devices", "'none' with packing.algorithm=online", "online"),
+  ("packing.row_length", 256, "no effect with data.layout=concat", "concat"),
+  ("packing.balance", "devices", "no effect with packing.algorithm=online", "online"),
   ("packing.algorithm", "auto", "'online' with data.stream=hf:a", "stream"),
   ("data.task", "squad", "one of pretraining, sentences, documents, text with", "stream"),
   ("train.duration", "2 epochs", "steps or sequences with data.stream=hf:a", "stream"),
-  ("pairs.pooling", "cls", "'auto' with data.task=pretraining"),
+  ("pairs.pooling", "cls", "no effect with data.task=pretraining"),
   ("pairs.pooling", "max", "auto, mean, cls", "pairs"),
-  ("pairs.temperature", 0.1, "0.05 with data.task=scored_pairs", "scored pairs"),
+  ("pairs.temperature", 0.1, "no effect with data.task=scored_pairs", "scored pairs"),
   ("pairs.temperature", 0.0, "more than 0, and finite", "pairs"),
-  ("pairs.both_directions", True, "False with data.task=scored_pairs", "scored pairs"),
-  ("pairs.omit_equal_texts", True, "False with data.task=scored_pairs", "scored pairs"),
-  ("train.loss_unit", "token", "'sequence' with data.task=pairs: the unit is", "pairs"),
+  ("pairs.both_directions", True, "no effect with data.task=scored_pairs", "scored pairs"),
+  ("pairs.omit_equal_texts", True, "no effect with data.task=scored_pairs", "scored pairs"),
+  ("train.loss_unit", "token", "no effect with data.task=pairs, whose unit is", "pairs"),
   ("optimizer.learning_rate", float("inf"), "more than 0, and finite"),
   ("optimizer.clip_norm", -1.0, "0 or more"),
-  ("optimizer.bias_correction", False, "True with optimizer.name=sgd", "sgd"),
+  ("optimizer.bias_correction", False, "no effect with optimizer.name=sgd", "sgd"),
   ("train.duration", "-1 steps", "a number of steps, sequences or epochs"),
-  ("train.micro_batch_size", 7, "a multiple of the 2 devices"),
+  ("train.micro_batch_size", 1, "a multiple of the 2 devices"),
   ("train.micro_batch_size", 6, "a divisor of train.batch_size=32", "epochs"),
   ("train.steps", 0, "at least 1"),
   ("train.eval_every", 33, "a multiple of train.log_every=20"),
@@ -421,15 +436,20 @@ def test_bad_values_are_refused(field, value, expected, setting):
   config = SETTINGS[setting].copy_and_resolve_references()
   check(config, num_devices=2)
   config.update_from_flattened_dict({field: value})
-  with pytest.raises(ConfigError, match=rf"config\.{field} is {value!r}; .*{expected}"):
+  with pytest.raises(ConfigError, match=rf"config\.{field} is {value!r}[;,] .*{expected}"):
     check(config, num_devices=2)
 
 
 @pytest.mark.parametrize(
   ("field", "value", "message", "setting"),
   [
-    ("model.positions", "learned", "has no effect with .*: only a GPT-2 .*. Leave", "base"),
-    ("data.atom_size", 64, r"Leave it out, or set --config.data.atom_size=0\.$", "base"),
+    (
+      "model.positions",
+      "learned",
+      "no effect with model.family=bert. Leave it out",
+      "base",
+    ),
+    ("data.atom_size", 64, r"Leave it out; its default is 0\.$", "base"),
     ("model.next_sentence", True, r"\. Set --config.model.next_sentence=False\.$", "sent"),
     ("train.steps", 0, r"Set it with --config.train.steps=\.\.\.$", "base"),
     ("train.batch_size", 7, "of the 2 devices, such as 6 or 8. Set it with", "base"),
@@ -450,7 +470,7 @@ def test_a_stream_is_read_by_one_process(monkeypatch):
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   plan = packing.pack([3], max_sequence_length=8)
   with pytest.raises(packing.InputError, match=r"by one, not 2. Start one process for all"):
-    read_batches(config, dataset, plan, batch_size=2)  # type: ignore[arg-type]
+    read_batches(settings_of(config), dataset, plan, batch_size=2)  # type: ignore[arg-type]
 
 
 def test_the_models_own_rules_are_checked_before_any_work():

@@ -1,5 +1,6 @@
 """A run's config names any source, or what a directory holds already."""
 
+import dataclasses
 import json
 import types
 from typing import Any
@@ -10,13 +11,13 @@ import pytest
 import packing
 import pipeline
 from configs import base
-from launch.data import check_prepared, make_loader, prepare_dataset, settings_of
-from launch.fields import read_config
+from launch import data as launch_data
+from launch.data import check_prepared, dataset_settings
+from launch.door import read_config, settings_of
 from launch.plans import make_plan
 from packing import InputError
 from pipeline.__main__ import main
 from pipeline.settings import DatasetSettings
-from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import tfds_data
 from tests.prepared import contents, needs_beam
 
@@ -48,6 +49,10 @@ def mnli(catalogue, tmp_path_factory):
   return pipeline.prepare(tmp_path_factory.mktemp("mnli") / "d", settings)
 
 
+def prepare_dataset(config):
+  return launch_data.prepare_dataset(settings_of(config).data)
+
+
 def config_for(directory, **data):
   config = base.get_config()
   fields = {"directory": str(directory), "max_sequence_length": 41, "vocab_size": 100}
@@ -61,7 +66,7 @@ def test_a_config_names_any_source_or_takes_what_is_prepared(tmp_path):
   dataset = prepare_dataset(config)
   assert dataset.manifest["counts"]["documents"] == 29
   assert len(dataset.held_out) > 3
-  loader = make_loader(config, dataset.train, dataset.vocabulary)
+  loader = launch_data.make_loader(settings_of(config), dataset.train, dataset.vocabulary)
   assert loader[0]["input_ids"].shape == (3, 41)
   config = config_for(tmp_path / "d", source="prepared")
   assert prepare_dataset(config).manifest == dataset.manifest
@@ -88,32 +93,16 @@ def test_a_run_without_held_out_documents_is_refused_before_any_work(tmp_path):
     prepare_dataset(config_for(tmp_path / "d", source="prepared"))
 
 
-@pytest.mark.parametrize(("label", "refused"), [(1, False), (-100, True), (2, True)])
-def test_labels_that_next_sentences_cannot_have_are_refused(tmp_path, label, refused):
-  path = tmp_path / "a.jsonl"
-  path.write_text('{"input_ids": [7, 8], "label": 0}\n' * 20)
-  held_out = tmp_path / "b.jsonl"
-  held_out.write_text(f'{{"input_ids": [7, 8], "label": {label}}}\n')
-  (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *"abcdef"]))
-  data = {"source": str(path), "held_out_source": str(held_out), "task": "tokens"}
-  data |= {"vocab_file": str(tmp_path / "vocab.txt")}
-  config = config_for(tmp_path / "d", **data)
-  if refused:
-    with pytest.raises(InputError, match=rf"sequence 0 has the label {label}; expected 0"):
-      prepare_dataset(config)
-  config.model.next_sentence = not refused
-  assert len(prepare_dataset(config).held_out) == 1
-
-
 def test_without_a_depth_the_advised_one_is_taken(tmp_path):
   config = config_for(tmp_path / "d")
   lengths = np.random.default_rng(0).integers(3, 12, 997)
   store: Any = types.SimpleNamespace(lengths=lengths)
-  plan = make_plan(config, store)
+  rows = settings_of(config).rows
+  plan = make_plan(rows, store, seed=0)
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=41)
   assert plan.max_sequences_per_pack == packing.choose_depth(histogram) != 3
-  config.packing.max_sequences_per_pack = 2
-  assert make_plan(config, store).max_sequences_per_pack == 2
+  rows = dataclasses.replace(rows, max_sequences_per_pack=2)
+  assert make_plan(rows, store, seed=0).max_sequences_per_pack == 2
 
 
 def test_mnli_has_a_second_held_out_set_beside_what_it_has_without_it(mnli, tmp_path):
@@ -167,23 +156,18 @@ def test_a_second_held_out_set_needs_the_first_and_something_in_it(tmp_path):
 )
 def test_damaged_settings_are_refused(tmp_path, damage, message):
   (tmp_path / "manifest.json").write_text(json.dumps({"settings": damage}))
-  data = config_for(tmp_path, source="prepared").data
+  data = settings_of(config_for(tmp_path, source="prepared")).data
   with pytest.raises(InputError, match=message):
-    settings_of(data)
+    dataset_settings(data)
   with pytest.raises(InputError, match=message):
     check_prepared(data, damage)
 
 
 def test_a_dataset_with_other_labels_is_refused(tmp_path):
-  data = config_for(tmp_path, source="prepared", labels="yes,no").data
+  data = settings_of(config_for(tmp_path, source="prepared", labels="yes,no")).data
   other = {"source": "a", "max_sequence_length": data.max_sequence_length, "labels": ""}
   with pytest.raises(InputError, match=r"labels of .* is ''; expected 'yes,no'"):
     check_prepared(data, other)
-
-
-def test_the_command_and_the_configs_leave_out_the_same_documents():
-  """Configs import nothing, so their default is written there too."""
-  assert DatasetSettings("a.txt", 9).min_sentences == base.get_config().data.min_sentences
 
 
 def test_a_config_that_cannot_be_read_is_refused():

@@ -9,7 +9,8 @@ import pytest
 
 from configs import base
 from launch import init_from
-from launch.validation import validate
+from launch.door import settings_of
+from launch.machine import check_machine
 from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
 from model.hf.pooling import Pooling, write_pooling
@@ -22,6 +23,12 @@ from training.optimizer import lamb
 from training.step import TrainingProgram
 
 CLASSIFIER = "sequence_classification"
+TASKS = {
+  "causal": "text",
+  "encoder": "pairs",
+  "question_answering": "squad",
+  CLASSIFIER: "classification",
+}
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(6)))
 TINY = BertConfig.from_size(
   "tiny", vocab_size=13, max_position_embeddings=23, type_vocab_size=3
@@ -54,11 +61,19 @@ def config_for(folder, *, vocab_file=True):
   return config
 
 
+def for_head(config, head):
+  """The settings of a run that trains a head."""
+  config = config.copy_and_resolve_references()
+  config.data.task = TASKS.get(head, config.data.task)
+  return settings_of(config)
+
+
 def start(config, head="pretraining", *, labels=(), vocab_size=11, seed=5):
   """The model of a run and the parameters that it starts from."""
-  given = init_from.open_weights(config, head=head)
+  run = for_head(config, head)
+  given = init_from.open_weights(run)
   made = init_from.run_model_config(
-    config, workdir="no-run", vocab_size=vocab_size, stored=given, head=head, labels=labels
+    run, workdir="no-run", vocab_size=vocab_size, stored=given, labels=labels
   )
   params = init_from.initial_params(given, made, head=head, labels=labels, seed=seed)
   abstract = weights.abstract_params(made, head)
@@ -122,13 +137,15 @@ def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
 def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
   folder = write(tmp_path / "hf")
   config = config_for(folder)
-  given = init_from.open_weights(config)
+  run = settings_of(config)
+  given = init_from.open_weights(run)
   weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
-  fresh = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=given)
+  fresh = init_from.run_model_config(run, workdir=tmp_path, vocab_size=97, stored=given)
   assert fresh.max_position_embeddings == 23
   weights.save(tmp_path, {"any": np.zeros(3)}, step=5)
-  config.model.dropout_rate = 0.25  # told otherwise: what is no size
-  made = init_from.run_model_config(config, workdir=tmp_path, vocab_size=97, stored=None)
+  # Told otherwise: what is no size.
+  run = run.changed({"model.dropout_rate": 0.25})
+  made = init_from.run_model_config(run, workdir=tmp_path, vocab_size=97, stored=None)
   sizes = ("vocab_size", "max_position_embeddings", "type_vocab_size", "hidden_size")
   for name in (*sizes, "layer_norm_epsilon"):
     assert getattr(made, name) == getattr(TINY, name)
@@ -151,35 +168,35 @@ def test_weights_that_do_not_fit_are_refused_before_any_work(tmp_path, kind, siz
   config = config_for(tmp_path, vocab_file=False)
   config.model.size = size
   with pytest.raises(ConfigError, match=message):
-    init_from.open_weights(config)
+    init_from.open_weights(settings_of(config))
 
 
 def test_another_vocabulary_is_refused_with_what_to_do(tmp_path):
   folder = write(tmp_path / "hf")
   with pytest.raises(ConfigError, match=r"not a new one.*vocab_file=.*/hf/vocab\.txt"):
-    init_from.open_weights(config_for(folder, vocab_file=False))
+    init_from.open_weights(settings_of(config_for(folder, vocab_file=False)))
   config = config_for(folder)
   other = tmp_path / "other.txt"
   other.write_text("\n".join((*TOKENS[:-1], "x")) + "\n")
   config.data.vocab_file = str(other)
   with pytest.raises(ConfigError, match=r"of .*other\.txt \(11 tokens\) differs"):
-    init_from.open_weights(config)
+    init_from.open_weights(settings_of(config))
   other.write_bytes(b"[PAD]\n\xff\n")
   with pytest.raises(ConfigError, match=r"other\.txt: .*utf-8"):
-    init_from.open_weights(config)
+    init_from.open_weights(settings_of(config))
 
   config = config_for(folder, vocab_file=False)
   config.data.directory = str(tmp_path)  # there is a dataset; what it holds is seen later
-  given = init_from.open_weights(config)
+  given = init_from.open_weights(settings_of(config))
   config.data.vocab_file = str(tmp_path / "gone")
-  init_from.open_weights(config)
+  init_from.open_weights(settings_of(config))
   with pytest.raises(ConfigError, match="The vocabulary of the dataset"):
     init_from.check_vocabulary(given, TOKENS[::-1])
 
   word_piece_tokenizer(TOKENS).save(str(folder / "tokenizer.json"))
   (folder / "vocab.txt").unlink()
   with pytest.raises(ConfigError, match=r"run python -m model import .* --out FOLDER"):
-    init_from.open_weights(config_for(folder, vocab_file=False))
+    init_from.open_weights(settings_of(config_for(folder, vocab_file=False)))
 
 
 MODERN = packs.small_modern_bert(hidden_size=128, num_heads=2, num_layers=4)
@@ -230,7 +247,7 @@ def test_a_modern_bert_is_fine_tuned_with_its_head(tmp_path, capsys):
 def test_a_modern_bert_of_other_layers_is_refused(tmp_path, head, fields, message):
   config = modern_config(tmp_path, **fields)
   with pytest.raises(ConfigError, match=message):
-    init_from.open_weights(config, head=head)
+    init_from.open_weights(for_head(config, head))
 
 
 def test_a_tokenizer_that_is_not_word_piece_is_not_read_as_one(tmp_path):
@@ -238,10 +255,10 @@ def test_a_tokenizer_that_is_not_word_piece_is_not_read_as_one(tmp_path):
   remedy = rf"Set --config\.data\.vocab_file={tmp_path}/tokenizer\.json"
   config.data.vocab_file = str(tmp_path / "vocab.txt")
   with pytest.raises(ConfigError, match=rf"splits text as BERT does, unlike .*{remedy}"):
-    init_from.open_weights(config)
+    init_from.open_weights(settings_of(config))
   config.data.vocab_file = ""
   with pytest.raises(ConfigError, match=rf"not a new one.*{remedy}"):
-    init_from.open_weights(config)
+    init_from.open_weights(settings_of(config))
 
 
 def finetuned(folder, labels):
@@ -340,7 +357,7 @@ def test_a_gpt2_goes_on_from_given_weights(tmp_path, is_imported):
     folder = tmp_path / "imported"
     assert model_command(["import", str(theirs), "--out", str(folder)]) == 0
   config = config_for_gpt2(theirs, init_from=str(folder))
-  validate(config, num_devices=1)
+  check_machine(settings_of(config), num_devices=1)
   made, params = start(config, "causal")
   assert isinstance(made, Gpt2Config)
   assert (made.num_layers, made.hidden_size, made.positions) == (2, 128, "learned")
@@ -368,25 +385,25 @@ def test_a_gpt2_that_cannot_be_gone_on_from_is_refused(
   if tokens == LETTERS[::-1]:
     config.data.vocab_file = str(write_gpt2(tmp_path / "other") / "vocab.json")
   with pytest.raises(ConfigError, match=message):
-    init_from.open_weights(config, head="causal")
+    init_from.open_weights(for_head(config, "causal"))
 
 
 def test_a_pooling_by_name_leaves_what_the_folder_asks_for(tmp_path):
   folder = write(tmp_path / "encoder", head="encoder")
   write_pooling(folder, Pooling("cls"), width=TINY.hidden_size)
   config, stored = config_for(folder), hf.open_model(folder)
-  assert init_from.pooling_of(config, stored).mode == "cls"
+  assert init_from.pooling_of(for_head(config, "encoder"), stored).mode == "cls"
   config.pairs.pooling = "mean"
-  assert init_from.pooling_of(config, stored).mode == "mean"
+  assert init_from.pooling_of(for_head(config, "encoder"), stored).mode == "mean"
   prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
   (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
   with pytest.raises(weights.WeightsError, match="puts 'query: ' before each text"):
-    init_from.pooling_of(config, stored)
+    init_from.pooling_of(for_head(config, "encoder"), stored)
 
 
 def test_each_kind_of_model_goes_on_from_its_own(tmp_path):
   bert, gpt2 = write(tmp_path / "bert"), write_gpt2(tmp_path / "gpt2")
   with pytest.raises(ConfigError, match="BertForPreTraining; expected a Gpt2"):
-    init_from.open_weights(config_for_gpt2(bert), head="causal")
+    init_from.open_weights(settings_of(config_for_gpt2(bert)))
   with pytest.raises(ConfigError, match="is a Gpt2; expected a Bert"):
-    init_from.open_weights(config_for(gpt2))
+    init_from.open_weights(settings_of(config_for(gpt2)))

@@ -8,16 +8,17 @@ import pytest
 import packing
 import pipeline
 from configs import base
+from launch.door import settings_of
 from launch.plans import kept_plan, make_plan
 from tests.pipeline.batches.test_batches import random_store
 
 
-def config_for(**fields):
+def rows_for(**fields):
   config = base.get_config()
   config.data.max_sequence_length = 43
   packed = {"algorithm": "spfhp", "max_sequences_per_pack": 3}
   config.packing.update(packed | fields)
-  return config
+  return settings_of(config).rows
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def store(tmp_path_factory):
 @pytest.fixture
 def run(store, tmp_path):
   """A folder that a run has begun in."""
-  kept_plan(config_for(), store, tmp_path, begun=False)
+  kept_plan(rows_for(), store, tmp_path, seed=0, begun=False)
   return tmp_path
 
 
@@ -43,8 +44,8 @@ def replace(path, store, algorithm):
 
 def test_a_plan_is_made_once_and_then_read(store, run, monkeypatch):
   found, made = (
-    kept_plan(config_for(), store, run, begun=True),
-    make_plan(config_for(), store),
+    kept_plan(rows_for(), store, run, seed=0, begun=True),
+    make_plan(rows_for(), store, seed=0),
   )
   assert pipeline.plan_sha256(found) == pipeline.plan_sha256(made)
   assert found.details == made.details
@@ -52,18 +53,18 @@ def test_a_plan_is_made_once_and_then_read(store, run, monkeypatch):
   # An algorithm may find another plan on another day; the run keeps its own.
   replace(run / "plans" / "train.json", store, "lpfhp")
   monkeypatch.delattr(packing, "pack")
-  other = kept_plan(config_for(), store, run, begun=True)
+  other = kept_plan(rows_for(), store, run, seed=0, begun=True)
   assert pipeline.plan_sha256(other) != pipeline.plan_sha256(found)
 
 
 @pytest.mark.parametrize("depth", [3, 0])
 def test_a_missing_plan_is_made_again(store, tmp_path, depth):
   """Also if the packer chooses the depth."""
-  config, path = config_for(max_sequences_per_pack=depth), tmp_path / "plans" / "train.json"
-  kept_plan(config, store, tmp_path, begun=False)
+  rows, path = rows_for(max_sequences_per_pack=depth), tmp_path / "plans" / "train.json"
+  kept_plan(rows, store, tmp_path, seed=0, begun=False)
   before = path.read_bytes()
   path.unlink()
-  kept_plan(config, store, tmp_path, begun=True)
+  kept_plan(rows, store, tmp_path, seed=0, begun=True)
   assert path.read_bytes() == before
 
 
@@ -79,4 +80,4 @@ def test_a_plan_that_is_damaged_or_of_other_sequences_is_refused(store, run):
   ):
     path.write_bytes(content)
     with pytest.raises(packing.InputError, match=message):
-      kept_plan(config_for(), store, run, begun=True)
+      kept_plan(rows_for(), store, run, seed=0, begun=True)

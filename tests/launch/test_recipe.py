@@ -14,15 +14,11 @@ import pytest
 from configs import base, bert_base_phase2
 from lab import records
 from lab.studies.paired_run import held_out
-from launch.recipe.adjustment import (
-  ABOVE_DEFAULT,
-  ADJUSTMENTS,
-  packed,
-  parse_duration,
-  resolve,
-  unpacked,
-)
+from launch.door import settings_of
+from launch.recipe import adjustment
+from launch.recipe.adjustment import ABOVE_DEFAULT, packed
 from launch.recipe.table import table
+from launch.settings import ADJUSTMENTS, parse_duration
 from tests import forked
 from training.errors import ConfigError
 
@@ -47,6 +43,16 @@ def test_the_page_says_what_the_command_prints():
     figures = re.findall(r"-?\d[\d,.]*\d%?", text)
     assert len(figures) >= 2
     assert all(figure in done.stdout for figure in figures), done.stderr
+
+
+def unpacked(config, **counts):
+  run = settings_of(config)
+  return adjustment.unpacked(run.train, run.optimizer, **counts)
+
+
+def resolve(config, **options):
+  run = settings_of(config)
+  return adjustment.resolve(run.train, run.optimizer, **options)
 
 
 def config_for(**fields):

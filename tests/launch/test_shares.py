@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pipeline
-from launch.fields import read_config
+from launch.door import read_settings
 from launch.plans import make_plan
 from launch.shares import count_shares, shares_line, shares_of
 from tests.programs import ROOT
@@ -21,11 +21,10 @@ def dataset(tmp_path_factory):
   return pipeline.prepare(folder / "data", settings)
 
 
-def config_for(**packing):
-  config = read_config(str(ROOT / "configs" / "quickstart.py"))
-  config.data.max_sequence_length = 64
-  config.packing.update(packing)
-  return config
+def settings_for(**packing):
+  run = read_settings(str(ROOT / "configs" / "quickstart.py"))
+  fields = {f"packing.{name}": value for name, value in packing.items()}
+  return run.changed({"data.max_sequence_length": 64, **fields})
 
 
 def by_hand(batches, devices):
@@ -59,21 +58,21 @@ def by_hand(batches, devices):
 
 @pytest.mark.parametrize("algorithm", ["auto", "none", "online"])
 def test_counts_are_those_of_the_batches_of_the_run(dataset, algorithm):
-  config = config_for(algorithm=algorithm)
-  plan = make_plan(config, dataset.train)
-  found = count_shares(config, dataset, plan, rows=12, steps=60, devices=3)
+  run = settings_for(algorithm=algorithm)
+  plan = make_plan(run.rows, dataset.train, seed=run.seed)
+  found = count_shares(run, dataset, plan, rows=12, steps=60, devices=3)
   parts = []
   for process in range(2):  # which the counts put together again
     options = {"batch_size": 12, "masking": None}
     if algorithm == "online":
-      reader = pipeline.batches.online.ShuffledSequences(dataset.train, seed=config.seed)
+      reader = pipeline.batches.online.ShuffledSequences(dataset.train, seed=run.seed)
       parts.append(
         pipeline.OnlineBatches(
           reader, plan, process_index=process, process_count=2, **options
         )
       )
     else:
-      loader = pipeline.PackedLoader(dataset.train, plan, seed=config.seed, **options)
+      loader = pipeline.PackedLoader(dataset.train, plan, seed=run.seed, **options)
       parts.append(loader.for_process(process, 2).iterate())
   batches = []
   for _ in range(60):
@@ -89,10 +88,10 @@ def test_counts_are_those_of_the_batches_of_the_run(dataset, algorithm):
 
 
 def test_few_rows_are_counted_and_at_least_one_step(dataset):
-  config = config_for(algorithm="none")
-  plan = make_plan(config, dataset.train)
+  run = settings_for(algorithm="none")
+  plan = make_plan(run.rows, dataset.train, seed=run.seed)
   for rows, steps in ((512, 2), (2048, 1)):
-    found = count_shares(config, dataset, plan, rows=rows, steps=9, devices=4)
+    found = count_shares(run, dataset, plan, rows=rows, steps=9, devices=4)
     assert (found["steps"], found["rows"]) == (steps, rows // 4)
 
 

@@ -14,6 +14,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from launch import workdir
+from launch.door import nested
 from launch.record import metrics, plots
 from launch.sweep import __main__ as sweep
 from launch.sweep import file as sweep_file
@@ -53,8 +54,9 @@ def test_a_grid_is_every_combination_seeds_outermost(tmp_path):
   ]
   assert len(runs) == 8
   for run in runs:
-    reset, mask = run.config.model.position_reset, run.config.model.attention_mask
-    assert run.name == f"{run.arm},seed={run.config.seed}"
+    config = run.settings.model.config
+    reset, mask = config.position_reset, config.attention_mask
+    assert run.name == f"{run.arm},seed={run.settings.seed}"
     assert run.arm == f"attention_mask={mask},position_reset={reset}"
 
 
@@ -68,9 +70,9 @@ def test_arms_have_their_names_and_win_over_the_overrides(tmp_path):
   )
   short, other = found.runs
   assert (short.name, other.name) == ("short,seed=7,seed=0", "a_b,seed=7,seed=0")
-  assert (short.config.train.steps, other.config.train.steps) == (300, 600)
-  assert short.config.train.log_every == 50  # the command line, over the file
-  assert other.config.optimizer.learning_rate == 1.0
+  assert (short.settings.train.steps, other.settings.train.steps) == (300, 600)
+  assert short.settings.train.log_every == 50  # the command line, over the file
+  assert other.settings.optimizer.learning_rate == 1.0
   assert other.fields == {
     "train.steps": 600,
     "optimizer.learning_rate": 1,
@@ -82,8 +84,8 @@ def test_arms_have_their_names_and_win_over_the_overrides(tmp_path):
 def test_a_sweep_of_text_is_checked_as_of_a_gpt2(tmp_path):
   arms = {"learned": {"model.positions": "learned"}}
   (run,) = make_sweep(tmp_path, config="configs/gpt2_atoms.py", arms=arms).runs
-  assert run.config.model.positions == "learned"
-  with pytest.raises(ConfigError, match=r"model\.position_reset is False; expected True"):
+  assert run.settings.model.config.positions == "learned"
+  with pytest.raises(ConfigError, match=r"position_reset is False, which has no effect"):
     make_sweep(
       tmp_path,
       config="configs/gpt2_atoms.py",
@@ -171,9 +173,9 @@ def test_every_sweep_of_the_project_can_be_run(path, capsys):
 
 def finish(folder, run, accuracy, *, metric="mlm_accuracy", **more):
   """What train.py leaves of a run."""
-  workdir.check(folder / run.name, run.config)
+  workdir.check(folder / run.name, run.settings)
   with workdir.claimed(folder / run.name):
-    workdir.record(folder / run.name, run.config, {})
+    workdir.record(folder / run.name, run.settings.given, {})
     log = metrics.MetricsLog(folder / run.name)
     for step in (10, 20):
       log.evaluation(step, {metric: accuracy * step / 20})
@@ -185,9 +187,9 @@ def test_seeds_are_pooled_and_what_failed_is_told(tmp_path):
   swept = make_sweep(tmp_path, grid=GRID)
   accuracies = {"segment": [0.2, 0.3, 0.7], "none": [0.1]}
   for run in swept.runs:
-    values = accuracies[run.config.model.attention_mask]
-    if run.config.seed < len(values):
-      finish(tmp_path, run, values[run.config.seed])
+    values = accuracies[run.settings.model.config.attention_mask]
+    if run.settings.seed < len(values):
+      finish(tmp_path, run, values[run.settings.seed])
   failures = {"attention_mask=none,seed=1": "train.py: no"}
   arms = sweep.tabulate(swept, tmp_path, failures)
   assert [(row["arm"], row["n"]) for row in arms] == [
@@ -234,7 +236,7 @@ def test_the_quick_look_that_is_advised_is_not_all_warm_up():
   advice = path.read_text().partition("quick look")[2].partition("\n\n")[0]
   options = re.findall(r"--config\.[a-z_.]+=\w+", advice)
   for run in load_sweep(path, options).runs:
-    assert run.config.optimizer.warmup_steps <= run.config.train.steps / 5
+    assert run.settings.optimizer.warmup_steps <= run.settings.train.steps / 5
 
 
 def test_the_picture_has_the_finished_runs_of_the_first_task(tmp_path, monkeypatch):
@@ -243,7 +245,7 @@ def test_the_picture_has_the_finished_runs_of_the_first_task(tmp_path, monkeypat
   swept = make_sweep(tmp_path, arms=arms, grid={"seed": [0, 1, 2]})
   for run in swept.runs[:4]:  # of two seeds
     metric = {"causal": "causal_accuracy", "masked": "mlm_accuracy"}[run.arm]
-    finish(tmp_path, run, 0.1 * (1 + run.config.seed), metric=metric)
+    finish(tmp_path, run, 0.1 * (1 + run.settings.seed), metric=metric)
   drawn = {}
 
   def draw(path, arms, *, metric):
@@ -319,10 +321,9 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   path, options = write_sweep(tmp_path, spec), options_of(folder, tmp_path / "data")
   refused, trained = load_sweep(path, options).runs
   runs = tmp_path / "runs"
-  other = refused.config.copy_and_resolve_references()
-  other.train.steps = 6
+  other = nested({**refused.settings.given, "train.steps": 6})
   (runs / refused.name).mkdir(parents=True)
-  (runs / refused.name / "config.json").write_text(json.dumps(other.to_dict()))
+  (runs / refused.name / "config.json").write_text(json.dumps(other))
 
   assert sweep.main([str(path), f"--workdir={runs}", "--jobs=2", *options]) == 1
   told = capsys.readouterr()
@@ -332,7 +333,7 @@ def test_runs_are_real_and_one_that_is_refused_stops_no_other(folder, tmp_path, 
   steps = summary["steps"]
   assert steps == summary["recipe"]["packed"]["steps"] >= STEPS
   config = json.loads((runs / trained.name / "config.json").read_text())
-  assert config == trained.config.to_dict()
+  assert config == nested(trained.settings.given)
   (row,) = json.loads((runs / "sweep.json").read_text())["arms"]
   assert row["n"] == 1
   assert row["eval_mlm_accuracy"]["values"] == [summary["eval_mlm_accuracy"]]

@@ -8,6 +8,7 @@ import tokenizers
 
 from configs import gpt2_atoms
 from launch.data import make_loader, prepare_dataset
+from launch.door import settings_of
 from launch.plans import make_plan
 from packing import InputError
 from pipeline.preparation.prepare import prepare
@@ -116,7 +117,7 @@ def test_text_is_whole_in_every_layout_without_short_documents(tmp_path):
   config.data.directory = str(tmp_path / "data")
   config.data.vocab_size = 300
   config.train.batch_size = 8
-  dataset = prepare_dataset(config)
+  dataset = prepare_dataset(settings_of(config).data)
 
   kept = [line for line in lines if len(line.split()) >= 50]
   counts = dataset.manifest["counts"]["train"]
@@ -130,8 +131,9 @@ def test_text_is_whole_in_every_layout_without_short_documents(tmp_path):
   rows = {}
   for layout in ("packed", "concat", "padding"):
     config.data.layout = layout
-    loader = make_loader(config, dataset.train, dataset.vocabulary)
-    rows[layout] = make_plan(config, dataset.train).num_packs
+    run = settings_of(config)
+    loader = make_loader(run, dataset.train, dataset.vocabulary)
+    rows[layout] = make_plan(run.rows, dataset.train, seed=0).num_packs
     assert rows[layout] == loader.num_rows
     real = sum(int((b["segment_ids"] > 0).sum()) for b in loader.evaluation_batches())
     assert layout == "padding" or real == tokens.size

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from lab.exhibits import Exhibit, Part, Statement
 from lab.studies.study import SEEDS, Arm, Study
 from launch.data import prepare_dataset
+from launch.settings import RunSettings
 
 _SAME = {"packing.adjust": "reduce_batch"}
 _BETAS = {"packing.adjust": "lamb_betas"}
@@ -85,24 +84,22 @@ def lasting(sequences: float, batch: int) -> dict[str, Any]:
   }
 
 
-def of_sentences(config: ConfigDict, *, cross_documents: bool = False) -> dict[str, Any]:
-  """Fields of an arm of whole sentences, with the vocabulary of the pairs of a config."""
+def of_sentences(run: RunSettings, *, cross_documents: bool = False) -> dict[str, Any]:
+  """Fields of an arm of whole sentences, with the vocabulary of the pairs of a run."""
   kind = "full-sentences" if cross_documents else "sentences"
   return {
     "data.task": "sentences",
     "data.cross_documents": cross_documents,
-    "data.directory": f"{config.data.directory}-{kind}",
+    "data.directory": f"{run.data.directory}-{kind}",
     "data.dupe_factor": 1,  # nothing is random, so another copy would be the same
-    "data.vocab_file": f"{config.data.directory}/vocab.txt",
+    "data.vocab_file": f"{run.data.directory}/vocab.txt",
     "model.next_sentence": False,
   }
 
 
-def mean_length(config: ConfigDict, fields: Mapping[str, Any]) -> float:
+def mean_length(run: RunSettings, fields: Mapping[str, Any]) -> float:
   """The mean length, in tokens, of the sequences that are prepared for an arm."""
-  chosen = config.copy_and_resolve_references()
-  chosen.update_from_flattened_dict(dict(fields))
-  return float(prepare_dataset(chosen).train.lengths.mean())
+  return float(prepare_dataset(run.changed(fields).data).train.lengths.mean())
 
 
 def timed(study: Study, arms: Sequence[Arm]) -> dict[str, list[dict[str, Any]]]:

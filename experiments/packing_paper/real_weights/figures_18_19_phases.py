@@ -25,9 +25,9 @@ ABOUT = (
 def make_study(part: Part) -> Study:
   """The study; raises as `curves.make_study`."""
   one_phase = curves.make_study(part.sibling("real_weights"))
-  config = one_phase.runs[0][1].config
+  run = one_phase.runs[0][1].settings
   sequences = curves.QUICK_SEQUENCES if part.quick else curves.SEQUENCES
-  phases = two_phases.make_phases(config, sequences, SHORT, FULL)
+  phases = two_phases.make_phases(run, sequences, SHORT, FULL)
   arms = two_phases.make_arms(phases, BATCH)
   return dataclasses.replace(one_phase, folder=part.folder, arms=arms)
 

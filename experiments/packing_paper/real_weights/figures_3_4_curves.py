@@ -69,7 +69,7 @@ def make_study(part: Part) -> Study:
   arms = [x for x in ARMS if x.name in NAMES]
   seeds = part.seeds or (1 if part.quick else SEEDS)
   study = Study(folder, arms, overrides, seeds, part.jobs)
-  init_from.open_weights(study.runs[0][1].config)  # raises before any text is prepared
+  init_from.open_weights(study.runs[0][1].settings)  # raises before any text is prepared
   return study
 
 

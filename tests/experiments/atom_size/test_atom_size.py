@@ -84,7 +84,7 @@ def test_large_runs_are_of_wikipedia(tmp_path, monkeypatch):
   monkeypatch.setattr(atom_size, "TEXT_BYTES", 10)
   text = atom_size.articles(part)
   study = runs.make_study(part.folder, 512, [PACKED], text=text, scale=runs.LARGE)
-  config = study.runs[0][1].config
+  config = study.runs[0][1].settings
   assert (tmp_path / "large" / "text.txt").read_text() == "A title\nOf it.\n\n"
   assert config.data.source == str(tmp_path / "large" / "text.txt")
   assert (config.model.size, config.data.vocab_size) == ("mini", 16_384)
@@ -444,7 +444,7 @@ class TestTheWholeStudy:
     folder = part.folder / "wikitext" / "64"
     fields = atom_size.text_of(part)
     study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY)
-    config = study.runs[0][1].config
+    config = study.runs[0][1].settings
     dataset, _ = runs.prepare(config)
     (held_out,) = make_held_out(config, dataset)
     evaluated = sum(int(batch["loss_mask"].sum()) for batch in held_out.batches())

@@ -73,7 +73,7 @@ def test_arms_differ_only_in_how_rows_are_made(tmp_path, monkeypatch):
   assert [arm.batches for arm in study.arms] == ["packed", "unpacked", *CUT[::-1]]
   configs = {str(run.config.to_dict()) for _, run in study.runs}
   assert len(configs) == 2  # one a seed
-  config = study.runs[0][1].config
+  config = study.runs[0][1].settings
   assert config.data.task == "documents"
   assert config.data.documents == "line"
   with pytest.raises(InputError, match="--data is not given; expected a folder"):
@@ -91,7 +91,7 @@ def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
   def run(study, kept=()):
     assert not kept  # no weights are trained again
     calls.append(study)
-    data = pathlib.Path(study.runs[0][1].config.data.directory)
+    data = pathlib.Path(study.runs[0][1].settings.data.directory)
     data.mkdir(exist_ok=True)
     (data / "tokenizer.json").write_text("{}")
     if len(calls) == 1:  # weights that are missing are trained by the second call

@@ -17,6 +17,7 @@ from lab import real_data, records
 from lab.exhibits import Part
 from lab.studies.study import agrees
 from launch.data import prepare_dataset
+from launch.door import nested, settings_of
 from packing.files import write_json
 from tests import shared_data
 from tests.experiments import encoders
@@ -127,7 +128,7 @@ def test_published_runs_have_the_configs_of_today(real, tmp_path):
   (made,) = finetuning.make_tasks(part, ["cola"])
   for run in made.sweep.runs:
     path = ROOT / "docs" / "finetuning" / "runs" / made.file(run).name
-    assert agrees(records.read(path)["config"], run.config.to_dict())
+    assert agrees(records.read(path)["config"], nested(run.settings.given))
 
 
 def test_some_examples_are_drawn(real, tmp_path):
@@ -159,7 +160,7 @@ def test_real_files_have_the_lengths_of_table_6(task, tmp_path):
   config.data.columns = files.columns
   config.data.vocab_file = str(data / "minilm-l6-h384" / "vocab.txt")
   config.data.directory = str(tmp_path / "data")
-  dataset = prepare_dataset(config)
+  dataset = prepare_dataset(settings_of(config).data)
   expected = packing.load_histogram(f"glue_{task}_128").counts
   assert np.bincount(dataset.train.lengths, minlength=129)[1:].tolist() == expected.tolist()
   assert dataset.train.lengths.max() == files.longest  # unpacked rows are this long
@@ -177,7 +178,7 @@ def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monke
   made = dataclasses.replace(made, look=lambda run, place: {})
   for number, run in enumerate(made.sweep.runs):
     made.place(run).mkdir(parents=True)
-    write_json(made.place(run) / "config.json", run.config.to_dict())
+    write_json(made.place(run) / "config.json", nested(run.settings.given))
     write_json(made.place(run) / "summary.json", {"steps": number})
   with monkeypatch.context() as patch:
     patch.setattr(runs, "run_jobs", stopped)

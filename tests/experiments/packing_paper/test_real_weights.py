@@ -48,9 +48,11 @@ def test_all_arms_start_from_the_weights(data, tmp_path):
     "no_mask",
     "no_position_reset",
   ]
-  folders = {run.config.model.init_from for _, run in study.runs}
+  folders = {run.settings.model.init_from for _, run in study.runs}
   assert folders == {f"{data}/{real_weights.WEIGHTS}"}
-  assert {run.config.seed for _, run in study.runs} == set(range(1, real_weights.SEEDS + 1))
+  assert {run.settings.seed for _, run in study.runs} == set(
+    range(1, real_weights.SEEDS + 1)
+  )
 
 
 @pytest.mark.slow
@@ -58,7 +60,7 @@ def test_a_kept_run_has_the_sizes_of_the_weights(data, tmp_path):
   study = real_weights.make_study(Part(tmp_path, "command", quick=True, data=data))
   ((arm, run), *_) = study.runs
   kept = tmp_path / "kept"
-  paired_run.run(dataclasses.replace(arm, keep=True), run.config, keep_in=kept)
+  paired_run.run(dataclasses.replace(arm, keep=True), run.settings, keep_in=kept)
   made = json.loads((kept / "config.json").read_text())
   assert (made["max_position_embeddings"], made["layer_norm_eps"]) == (512, 1e-5)
   assert hf.open_model(kept).config.num_layers == made["num_hidden_layers"]

@@ -90,9 +90,9 @@ def test_quick_runs_have_data_of_their_own(tmp_path, monkeypatch, quick):
     monkeypatch.setattr(module, "mean_length", lambda *_: 90.0)
   pairs = make_study(Part(tmp_path / "part", "command", quick=quick, seeds=1), ["packed"])
   ((_, run),) = pairs.runs
-  data = run.config.data.directory
+  data = run.settings.data.directory
   assert data == ("data/quick" if quick else "data/quickstart")
-  of_short_rows = two_phases.make_phases(run.config, 1, 64, 192)[64].fields
+  of_short_rows = two_phases.make_phases(run.settings, 1, 64, 192)[64].fields
   of_sentences = next_sentence.make_arms(pairs)[1].fields
   assert of_short_rows["data.vocab_file"] == f"{data}/vocab.txt"
   directories = {x["data.directory"] for x in (of_short_rows, of_sentences)}
@@ -150,9 +150,9 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
   pairs = make_study(Part(tmp_path / "part", "command", seeds=1), ["packed"])
   ((_, of_pairs),) = pairs.runs
   made = Study(tmp_path, next_sentence.make_arms(pairs), pairs.overrides, seeds=1).runs
-  configs = {arm.name: run.config for arm, run in made}
+  configs = {arm.name: run.settings for arm, run in made}
   assert list(configs) == list(next_sentence.NAMES)[1:]
-  batch, steps = of_pairs.config.train.batch_size, of_pairs.config.train.steps
+  batch, steps = of_pairs.settings.train.batch_size, of_pairs.settings.train.steps
   for name in ("sentences", "greedy"):
     train = configs[name].train
     assert train.batch_size * tokens[True] == batch * tokens[False]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs import base
+from launch.door import settings_of
 from launch.record import trackers as trackers_lib
 from launch.record.flops import Cost, Peak
 from launch.record.metrics import read_json_lines
@@ -39,12 +40,11 @@ def record(
 ):
   """Records steps; x is a bad one. Returns the state after the last one."""
   folder.mkdir(exist_ok=True)
-  config = base.get_config()
-  config.train.trackers = trackers
+  settings = settings_of(base.get_config()).changed({"train.trackers": trackers})
   cost = Cost(2, 2 * 16, 0.0, Peak(0.0, "table"))
   place = {"first_step": first_step, "saved": saved or {}}
   with (
-    trackers_lib.opened(folder, config) as tracked,
+    trackers_lib.opened(folder, settings) as tracked,
     Recorder(
       folder, learning_rates=RATES, trackers=tracked, cost=cost, **place
     ) as recorder,

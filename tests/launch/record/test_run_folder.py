@@ -2,19 +2,18 @@
 
 import json
 
-import ml_collections
 import pytest
 
 from configs import base
-from launch import workdir
+from launch import door, workdir
 from launch.record import metrics, report, tensorboard
 from packing import InputError
 from packing.files import write_json
 from training.errors import ConfigError
 
 NUMBERS = {"loss": 1.0, "seconds": 1.0}
-CONFIG = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 5}})
-OTHER = ml_collections.ConfigDict({"seed": 0, "train": {"steps": 6}})
+CONFIG = {"seed": 0, "train.steps": 5}
+OTHER = {"seed": 0, "train.steps": 6}
 DATASET = {"train.arrow": "ab", "vocab.txt": "cd"}
 
 
@@ -195,10 +194,10 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
   ],
 )
 def test_what_a_run_stands_on_cannot_change(tmp_path, field, value, may_change):
-  config = base.get_config()
+  config = door.flat(base.get_config())
   workdir.check(tmp_path, config)
   workdir.record(tmp_path, config, DATASET)
-  config.update_from_flattened_dict({field: value})
+  config |= {field: value}
   if may_change:
     assert workdir.check(tmp_path, config, allow_changes=True)
   else:
@@ -218,10 +217,10 @@ def test_what_a_run_stands_on_cannot_change(tmp_path, field, value, may_change):
   ],
 )
 def test_only_remedies_that_work_are_offered(tmp_path, field, value, remedy):
-  config = base.get_config()
+  config = door.flat(base.get_config())
   workdir.check(tmp_path, config)
   workdir.record(tmp_path, config, DATASET)
-  config.update_from_flattened_dict({field: value})
+  config |= {field: value}
   with pytest.raises(ConfigError) as raised:
     workdir.check(tmp_path, config)
   assert f"{field} was" in str(raised.value)

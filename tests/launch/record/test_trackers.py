@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from launch import workdir
-from launch.fields import TRACKERS, tracker_names
+from launch import door, workdir
 from launch.record import trackers
+from launch.settings import TRACKERS
 from tests import programs
 from tests.launch.record.test_recorder import STEPS as STEPS_RECORDED
 from tests.launch.record.test_recorder import record
@@ -218,7 +218,8 @@ def test_only_numbers_and_the_config_go_to_wandb(tmp_path):
 
 
 def test_trackers_may_change_when_a_run_resumes(tmp_path):
-  config, other = get_config(), get_config(train={"trackers": "wandb"})
+  config = door.flat(get_config())
+  other = config | {"train.trackers": "wandb"}
   workdir.check(tmp_path / "run", config)
   workdir.record(tmp_path / "run", config, {})
   assert not workdir.check(tmp_path / "run", other)
@@ -228,8 +229,7 @@ def test_names_are_separated_by_commas_and_must_be_known(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
   for text, names in {"": [], "mlflow": ["mlflow"], "wandb, mlflow": [*TRACKERS]}.items():
     config = get_config(train={"trackers": text})
-    check(config)
-    assert tracker_names(config) == names
+    assert check(config).train.tracker_names == names
   for text in ("tensorboard", "wandb mlflow", "wandb,neptune", "mlflow, mlflow"):
     with pytest.raises(ConfigError, match=r"train\.trackers is .* names from wandb, mlf"):
       check(get_config(train={"trackers": text}))

@@ -15,6 +15,7 @@ import pytest
 
 import packing
 from launch.data import check_prepared
+from launch.settings import Data
 from packing import __main__ as packing_command
 from packing.commands import inputs
 from pipeline.__main__ import main
@@ -265,7 +266,7 @@ def test_analyze_takes_the_length_that_a_run_expects(corpus, tmp_path, capsys):
   found = run("analyze", str(dataset.directory))
   flags = found["flags"]["train"].split()
   assert "--config.data.max_sequence_length=900" in flags
-  data = {"directory": "d", "task": "sentences", "labels": "", "max_sequence_length": 900}
+  data = Data(directory="d", task="sentences", max_sequence_length=900)
   check_prepared(data, dataset.manifest["settings"])
   packed = run("pack", *shlex.split(found["flags"]["pack"]))
   assert packed["num_packs"] == found["num_packs"]
