@@ -841,10 +841,13 @@ _OPTIMIZERS: dict[str, type[Sgd]] = {"sgd": Sgd, "lamb": Lamb, "adamw": AdamW}
 
 def _all_options() -> dict[str, Option]:
   """All fields of a config, in the order of its groups; the first class decides."""
-  parts = [RunSettings, Data, PackedRows, PaddedAtomRows, Encoder, Choices, AdamW, Train]
-  configs = model.ModelConfig, *model.CONFIGS.values()
+  parts: list[type] = [RunSettings, Data, PackedRows, PaddedAtomRows, Encoder, Choices]
+  configs: list[type] = [model.ModelConfig, *model.CONFIGS.values()]
   found: dict[str, Option] = {}
-  for part, group in [(x, "") for x in parts] + [(x, Model.GROUP) for x in configs]:
+  for part, group in [
+    *((x, "") for x in (*parts, AdamW, Train)),
+    *((x, Model.GROUP) for x in configs),
+  ]:
     found |= {k: v for k, v in options_of(part, group).items() if k not in found}
   groups = ["", *("data", "packing", "model", "pairs", "optimizer", "train")]
 

@@ -10,7 +10,7 @@ import yaml
 
 import packing
 from lab import pages
-from launch import reference
+from launch import door
 from tests import markdown
 from tests.markdown import CURRENT, DOCUMENTS, ROOT
 
@@ -78,9 +78,9 @@ def test_python_is_python_and_recipes_are_shown_as_they_are():
 
 
 def test_the_reference_of_the_config_is_that_of_the_code():
-  """python -m launch.reference > docs/config.md"""
+  """python -m launch.door > docs/config.md"""
   page = (ROOT / "docs" / "config.md").read_text()
-  assert page == reference.reference() + "\n"
+  assert page == door.reference() + "\n"
 
 
 def test_the_citation_is_of_this_version():

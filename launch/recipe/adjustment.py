@@ -295,15 +295,14 @@ def learning_rates(optimizer: Sgd, recipe: Recipe) -> np.ndarray:
 def make_optimizer(optimizer: Sgd, recipe: Recipe) -> optax.GradientTransformation:
   """The optimizer of a run, with the learning rate and the betas of a recipe."""
   rate = make_schedule(optimizer, recipe)
-  common = {"weight_decay": optimizer.weight_decay, "clip_norm": optimizer.clip_norm}
+  common: dict[str, Any] = {
+    "weight_decay": optimizer.weight_decay,
+    "clip_norm": optimizer.clip_norm,
+  }
   if not isinstance(optimizer, Lamb):
     return sgd(rate, b1=recipe.b1, **common)
-  of_moments: dict[str, Any] = {
-    "b1": recipe.b1,
-    "b2": recipe.b2,
-    "eps": optimizer.eps,
-    "bias_correction": optimizer.bias_correction,
-  }
+  common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": optimizer.eps}
+  common |= {"bias_correction": optimizer.bias_correction}
   if isinstance(optimizer, AdamW):
-    return adamw(rate, clip_update=optimizer.clip_update, **common, **of_moments)
-  return lamb(rate, **common, **of_moments)
+    return adamw(rate, clip_update=optimizer.clip_update, **common)
+  return lamb(rate, **common)

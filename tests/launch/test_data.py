@@ -15,6 +15,7 @@ from launch import data as launch_data
 from launch.data import check_prepared, dataset_settings
 from launch.door import read_config, settings_of
 from launch.plans import make_plan
+from launch.settings import PackedRows
 from packing import InputError
 from pipeline.__main__ import main
 from pipeline.settings import DatasetSettings
@@ -101,6 +102,7 @@ def test_without_a_depth_the_advised_one_is_taken(tmp_path):
   plan = make_plan(rows, store, seed=0)
   histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=41)
   assert plan.max_sequences_per_pack == packing.choose_depth(histogram) != 3
+  assert isinstance(rows, PackedRows)
   rows = dataclasses.replace(rows, max_sequences_per_pack=2)
   assert make_plan(rows, store, seed=0).max_sequences_per_pack == 2
 

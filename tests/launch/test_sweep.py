@@ -54,8 +54,8 @@ def test_a_grid_is_every_combination_seeds_outermost(tmp_path):
   ]
   assert len(runs) == 8
   for run in runs:
-    config = run.settings.model.config
-    reset, mask = config.position_reset, config.attention_mask
+    given = run.settings.given
+    reset, mask = given["model.position_reset"], given[FIELD]
     assert run.name == f"{run.arm},seed={run.settings.seed}"
     assert run.arm == f"attention_mask={mask},position_reset={reset}"
 
@@ -84,7 +84,7 @@ def test_arms_have_their_names_and_win_over_the_overrides(tmp_path):
 def test_a_sweep_of_text_is_checked_as_of_a_gpt2(tmp_path):
   arms = {"learned": {"model.positions": "learned"}}
   (run,) = make_sweep(tmp_path, config="configs/gpt2_atoms.py", arms=arms).runs
-  assert run.settings.model.config.positions == "learned"
+  assert run.settings.given["model.positions"] == "learned"
   with pytest.raises(ConfigError, match=r"position_reset is False, which has no effect"):
     make_sweep(
       tmp_path,

@@ -34,7 +34,9 @@ def test_its_runs(tmp_path):
   assert len({run.name for run in runs}) == 64
   assert {run.settings.seed for run in runs} == set(range(9, 17))
   assert {run.settings.train.adjust for run in runs} == set(study.ADJUSTMENTS)
-  assert {(run.settings.rows.row_length, run.settings.train.steps) for run in runs} == {
+  assert {
+    (run.settings.given["packing.row_length"], run.settings.train.steps) for run in runs
+  } == {
     (0, 1000),
     (384, 1000),
   }

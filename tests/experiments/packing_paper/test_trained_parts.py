@@ -128,7 +128,7 @@ def test_arms_of_other_ways_have_as_many_real_tokens(tmp_path, monkeypatch):
     lambda _, fields: 180.0 if fields.get("data.cross_documents") else 60.0,
   )
   pairs = make_study(Part(tmp_path / "part", "command", seeds=1), ["packed", "no_mask"])
-  config = pairs.runs[0][1].config
+  config = pairs.runs[0][1].settings
   made = {arm.name: arm for arm in other_ways.make_arms(pairs)}
   assert made["sorted"].fields == made["constant"].fields
   doc, full = made["doc_sentences"].fields, made["full_sentences"].fields
@@ -158,8 +158,8 @@ def test_the_arms_of_section_i_have_as_many_real_tokens(tmp_path, monkeypatch):
     assert train.batch_size * tokens[True] == batch * tokens[False]
     assert train.duration == f"{steps * train.batch_size} sequences"
   assert configs["no_next_sentence"].train.batch_size == batch
-  assert not any(config.model.next_sentence for config in configs.values())
-  assert configs["greedy"].model.attention_mask == "none"
+  assert not any(run.given["model.next_sentence"] for run in configs.values())
+  assert configs["greedy"].model.config.attention_mask == "none"
 
 
 def test_other_text_that_is_missing(tmp_path):
