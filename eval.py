@@ -33,9 +33,10 @@ from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
 from launch.door import settings_of
 from launch.machine import check_machine
+from launch.options import check
 from launch.record import report
 from launch.record.progress import Progress
-from launch.settings import RunSettings, check
+from launch.settings import RunSettings
 from model import MODELS, weights
 from pipeline.tasks.glue import MULTI_LABEL
 from training import processes

@@ -10,15 +10,9 @@ from typing import Any
 import jax
 
 import packing
+from launch.parts import PREPARED, AtomRows, Data, PackedRows, PaddedAtomRows
 from launch.plans import held_out_plan, held_out_stores, make_plan
-from launch.settings import (
-  PREPARED,
-  AtomRows,
-  Data,
-  PackedRows,
-  PaddedAtomRows,
-  RunSettings,
-)
+from launch.settings import RunSettings
 from packing import InputError
 from packing.errors import check
 from packing.files import read_json

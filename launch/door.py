@@ -183,7 +183,7 @@ def changed(config: ConfigDict, fields: Mapping[str, Any], *, where: str) -> Con
 
 _HEAD = """# The fields of a config
 
-Written by `python -m launch.door > docs/config.md`, from `launch/settings.py`. The files in
+Written by `python -m launch.door > docs/config.md`, from `launch/parts.py`. The files in
 `configs/` change some defaults, and the command line changes any, such as
 `--config.train.steps=400`. Before any work, a run rejects unknown fields, values of another
 type than the default, unusable values, and fields that have no effect for its kind of run.

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 
 import model
 from launch import computation
-from launch.settings import LAYER_SIZES, PREPARED, Data, RunSettings, check
+from launch.options import check
+from launch.parts import LAYER_SIZES, PREPARED, Data
+from launch.settings import RunSettings
 from model import hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens

@@ -6,8 +6,10 @@ import importlib.util
 import pathlib
 
 from launch import computation
+from launch.options import check
+from launch.parts import A_MODEL, GIVEN, TRACKERS
 from launch.recipe.adjustment import check_recipe
-from launch.settings import A_MODEL, GIVEN, TRACKERS, RunSettings, check
+from launch.settings import RunSettings
 from training.errors import ConfigError
 
 

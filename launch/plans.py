@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import packing
-from launch.settings import AtomRows, Packs, Rows
+from launch.parts import AtomRows, Packs, Rows
 from packing import InputError
 from packing.problem import Geometry
 from pipeline import PreparedDataset, SequenceStore, plan_sha256

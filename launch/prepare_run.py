@@ -19,11 +19,12 @@ from launch.data import (
   prepare_dataset,
   read_batches,
 )
+from launch.parts import OnlineRows, Packs
 from launch.plans import KEPT, kept_plan
 from launch.recipe.adjustment import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
-from launch.settings import OnlineRows, Packs, RunSettings
+from launch.settings import RunSettings
 from launch.shares import count_shares, shares_line
 from model import ModelConfig, weights
 from model.hf.pooling import Pooling, write_pooling

@@ -10,7 +10,8 @@ import numpy as np
 
 import packing
 from launch.data import make_loader
-from launch.settings import OnlineRows, RunSettings
+from launch.parts import OnlineRows
+from launch.settings import RunSettings
 from pipeline import OnlineBatches, PreparedDataset
 from pipeline.batches.online import ShuffledSequences
 from pipeline.batches.packed import PackedBatch

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 
+from launch.parts import Packs
 from launch.plans import make_plan
 from launch.prepare_run import TrainingRun
 from launch.record import plots, report
 from launch.record.metrics import read_json_lines
 from launch.record.throughput import packed_against_unpacked
-from launch.settings import Packs
 from model.models import metric_of
 from packing.files import write_json
 from pipeline import RowLoader, plan_sha256

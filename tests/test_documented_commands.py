@@ -13,7 +13,8 @@ import pytest
 import pipeline.__main__
 from configs import base
 from launch.data import check_prepared
-from launch.settings import PREPARED, RunSettings
+from launch.parts import PREPARED
+from launch.settings import RunSettings
 from launch.sweep.file import load_sweep, make_sweep
 from tests import forked, markdown
 from tests.markdown import CURRENT, ROOT

@@ -22,7 +22,8 @@ from lab.studies.paired_run import fit
 from lab.studies.study import Arm, Study, agrees, identity, worker
 from lab.timing.turns import in_turns
 from launch.data import make_held_out, make_loader, prepare_dataset
-from launch.settings import Lamb, RunSettings, parse_duration
+from launch.parts import AdamW, parse_duration
+from launch.settings import RunSettings
 from packing.files import write_json
 from pipeline import PreparedDataset
 from pipeline.batches.packed import PackedBatch
@@ -150,7 +151,7 @@ def prepare(run: RunSettings) -> tuple[PreparedDataset, TrainingProgram]:
     ConfigError, InputError: the text cannot be used.
   """
   dataset, optimizer = prepare_dataset(run.data), run.optimizer
-  assert isinstance(optimizer, Lamb)  # AdamW, as the config of all arms says
+  assert isinstance(optimizer, AdamW)  # as the config of all arms says
   peak, steps = optimizer.learning_rate, optimizer.warmup_steps
   options = ("b1", "b2", "eps", "weight_decay", "clip_norm")
   return dataset, TrainingProgram(

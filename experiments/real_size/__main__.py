@@ -48,8 +48,8 @@ from lab.studies.paired_run import PairedRun
 from lab.studies.study import Arm, Study
 from launch.data import prepare_dataset
 from launch.door import read_settings
+from launch.parts import PREPARED
 from launch.record.parameters import parameters_digest
-from launch.settings import PREPARED
 from launch.sweep.file import Run
 from packing.files import write_json
 from pipeline.dataset import MANIFEST

@@ -30,12 +30,14 @@ from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
 from launch import computation, init_from
 from launch.data import make_held_out, make_loader, prepare_dataset
+from launch.options import check
+from launch.parts import OnlineRows
 from launch.plans import make_plan
 from launch.recipe.adjustment import Recipe, make_optimizer, resolve
 from launch.record.metrics import means
 from launch.record.parameters import parameters_digest
 from launch.record.progress import Progress
-from launch.settings import OnlineRows, RunSettings, check
+from launch.settings import RunSettings
 from model import hf, weights
 from packing.files import write_text
 from pipeline.batches.packed import PackedBatch

@@ -16,10 +16,11 @@ import numpy as np
 from lab.studies.paired_run import make_program
 from lab.studies.study import Arm, worker
 from launch.data import make_loader, prepare_dataset
+from launch.parts import Packs
 from launch.plans import make_plan
 from launch.recipe.adjustment import resolve
 from launch.record.throughput import packed_against_unpacked
-from launch.settings import Packs, RunSettings
+from launch.settings import RunSettings
 
 
 def measure(arm: Arm, settings: RunSettings, *, keep_in: pathlib.Path) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from launch import command
 from launch.data import prepare_dataset
 from launch.door import nested, settings_of
 from launch.machine import check_machine
-from launch.settings import RunSettings, check
+from launch.options import check
+from launch.settings import RunSettings
 from launch.sweep import jobs
 from launch.sweep.file import Run, make_sweep
 from launch.sweep.jobs import Job

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 import optax
 
-from launch.settings import AdamW, Lamb, Sgd, Train, check, parse_duration
+from launch.options import check
+from launch.parts import AdamW, Adaptive, Optimizer, Train, parse_duration
 from packing.errors import multiples_near
 from training.errors import ConfigError
 from training.optimizer import adamw, lamb, packed_betas, sgd, warmup_and_decay
@@ -99,7 +100,7 @@ class Recipe:
 
 def unpacked(
   train: Train,
-  optimizer: Sgd,
+  optimizer: Optimizer,
   *,
   num_sequences: int | None = None,
   num_tokens: int | None = None,
@@ -145,7 +146,7 @@ def unpacked(
     shortened_from=None if warmup == asked else asked,
     learning_rate=optimizer.learning_rate,
     b1=optimizer.b1,
-    b2=optimizer.b2 if isinstance(optimizer, Lamb) else Lamb.b2,
+    b2=optimizer.b2 if isinstance(optimizer, Adaptive) else Adaptive.b2,
     num_sequences=num_sequences,
     num_tokens=num_tokens,
   )
@@ -216,7 +217,7 @@ def packed(
 
 def resolve(
   train: Train,
-  optimizer: Sgd,
+  optimizer: Optimizer,
   *,
   packing_factor: float,
   num_sequences: int | None = None,
@@ -247,7 +248,7 @@ def resolve(
   return before, after
 
 
-def check_recipe(train: Train, optimizer: Sgd, *, num_devices: int):
+def check_recipe(train: Train, optimizer: Optimizer, *, num_devices: int):
   """Refuses a recipe that no dataset and no plan can mend.
 
   Args:
@@ -275,7 +276,7 @@ def _check_devices(train: Train, number: int):
   check(number % train.fsdp == 0, "train.fsdp", train.fsdp, expected)
 
 
-def make_schedule(optimizer: Sgd, recipe: Recipe) -> optax.Schedule:
+def make_schedule(optimizer: Optimizer, recipe: Recipe) -> optax.Schedule:
   """The learning rate of a recipe, over updates from 0."""
   return warmup_and_decay(
     peak=recipe.learning_rate,
@@ -286,20 +287,20 @@ def make_schedule(optimizer: Sgd, recipe: Recipe) -> optax.Schedule:
   )
 
 
-def learning_rates(optimizer: Sgd, recipe: Recipe) -> np.ndarray:
+def learning_rates(optimizer: Optimizer, recipe: Recipe) -> np.ndarray:
   """float[steps]: the learning rate of each update."""
   rates = jax.jit(jax.vmap(make_schedule(optimizer, recipe)))
   return np.asarray(rates(np.arange(recipe.steps)))
 
 
-def make_optimizer(optimizer: Sgd, recipe: Recipe) -> optax.GradientTransformation:
+def make_optimizer(optimizer: Optimizer, recipe: Recipe) -> optax.GradientTransformation:
   """The optimizer of a run, with the learning rate and the betas of a recipe."""
   rate = make_schedule(optimizer, recipe)
   common: dict[str, Any] = {
     "weight_decay": optimizer.weight_decay,
     "clip_norm": optimizer.clip_norm,
   }
-  if not isinstance(optimizer, Lamb):
+  if not isinstance(optimizer, Adaptive):
     return sgd(rate, b1=recipe.b1, **common)
   common |= {"b1": recipe.b1, "b2": recipe.b2, "eps": optimizer.eps}
   common |= {"bias_correction": optimizer.bias_correction}

@@ -14,8 +14,8 @@ from configs import base
 from launch import data as launch_data
 from launch.data import check_prepared, dataset_settings
 from launch.door import read_config, settings_of
+from launch.parts import PackedRows
 from launch.plans import make_plan
-from launch.settings import PackedRows
 from packing import InputError
 from pipeline.__main__ import main
 from pipeline.settings import DatasetSettings

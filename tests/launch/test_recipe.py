@@ -15,10 +15,10 @@ from configs import base, bert_base_phase2
 from lab import records
 from lab.studies.paired_run import held_out
 from launch.door import settings_of
+from launch.parts import ADJUSTMENTS, parse_duration
 from launch.recipe import adjustment
 from launch.recipe.adjustment import ABOVE_DEFAULT, packed
 from launch.recipe.table import table
-from launch.settings import ADJUSTMENTS, parse_duration
 from tests import forked
 from training.errors import ConfigError
 

@@ -12,7 +12,7 @@ from lab.exhibits import Exhibit, Part
 from lab.statistics import mean_and_sd, paired_difference
 from lab.studies.paired_run import held_out
 from lab.studies.study import ByArm, Results
-from launch.settings import ADJUSTMENTS
+from launch.parts import ADJUSTMENTS
 
 _BY_LENGTH = "mlm_accuracy_by_length"
 NAMES = {

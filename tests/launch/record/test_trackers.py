@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from launch import door, workdir
+from launch.parts import TRACKERS
 from launch.record import trackers
-from launch.settings import TRACKERS
 from tests import programs
 from tests.launch.record.test_recorder import STEPS as STEPS_RECORDED
 from tests.launch.record.test_recorder import record

@@ -15,7 +15,7 @@ import pytest
 
 import packing
 from launch.data import check_prepared
-from launch.settings import Data
+from launch.parts import Data
 from packing import __main__ as packing_command
 from packing.commands import inputs
 from pipeline.__main__ import main
