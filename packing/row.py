@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -118,62 +118,134 @@ def make_row(
       f"A sequence is {short_repr(wrong[0])}; expected a list of tokens. Put a single "
       "sequence in a list."
     )
-  lengths = [len(sequence) for sequence in sequences]
-  places, row = _lay_out(lengths, row_length, length_multiple, separator_tokens)
-  return {"input_ids": _filled("Tokens", sequences, places, row_length)} | row
+  layout = _lay_out_packs(
+    [[len(sequence) for sequence in sequences]],
+    row_length,
+    length_multiple=length_multiple,
+    separator_tokens=separator_tokens,
+  )
+  row = {"input_ids": _filled("Tokens", sequences, layout.occupied)}
+  row |= {"segment_ids": layout.segment_ids, "position_ids": layout.position_ids}
+  return {name: values[0] for name, values in row.items()}
 
 
-def _lay_out(
-  lengths: list[int], row_length: int, multiple: int, separator_tokens: int
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """The places of the tokens in their row, and its `segment_ids` and `position_ids`."""
+class Layout(NamedTuple):
+  """Where sequences stand in their rows.
+
+  Attributes:
+    starts: int64[B, M]; the place of the first token of each sequence, 0 in empty slots.
+    occupied: bool[B, S]; whether a place has a token. `field[layout.occupied] = values`
+      lays out the values of all tokens, the sequences end to end.
+    segment_ids, position_ids: int32[B, S]; as in `make_row`.
+  """
+
+  starts: np.ndarray
+  occupied: np.ndarray
+  segment_ids: np.ndarray
+  position_ids: np.ndarray
+
+
+def lay_out(
+  lengths: np.ndarray,
+  row_length: int,
+  *,
+  length_multiple: int = 1,
+  separator_tokens: int = 0,
+) -> Layout:
+  """Lays out sequences in rows, from the left.
+
+  Args:
+    lengths: int64[B, M]; tokens in each slot, 0 in an empty one. Empty slots are the last
+      ones of a row.
+    row_length: S, in tokens.
+    length_multiple, separator_tokens: as in `make_row`.
+
+  Raises:
+    InputError: a row has more tokens than S, or an argument is out of range.
+
+  Example:
+    >>> layout = lay_out(np.array([[2, 3], [4, 0]]), 6)
+    >>> layout.starts.tolist(), layout.segment_ids.tolist()
+    ([[0, 2], [0, 0]], [[1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 0, 0]])
+  """
   check_integer("row_length", row_length, at_least=1)
-  check_integer("length_multiple", multiple, at_least=1)
-  check_integer("separator_tokens", separator_tokens, at_least=0)
-  counts = np.array(lengths, np.int64)
-  gap = -(-separator_tokens // multiple) * multiple
-  ends = itertools.accumulate(-(-n // multiple) * multiple + gap for n in lengths)
-  starts = np.array([0, *ends][:-1], np.int64)
-  used = int(starts[-1] + counts[-1]) if counts.any() else 0
-  if not 0 < used <= row_length:
+  multiple = check_integer("length_multiple", length_multiple, at_least=1)
+  gap = check_integer("separator_tokens", separator_tokens, at_least=0)
+  used = lengths > 0
+  sizes = -(-lengths // multiple) * multiple - (-gap // multiple) * multiple
+  starts = np.where(used, np.cumsum(sizes, axis=-1) - sizes, 0)
+  ends = (starts + lengths).max(initial=0)
+  if ends > row_length:
     raise InputError(
-      f"A pack has {used} tokens; expected 1 to {row_length}, the length of its row."
+      f"A pack has {ends} tokens; expected 1 to {row_length}, the length of its row."
     )
-  if not counts.all():
-    raise InputError(f"The sequences have {lengths} tokens; expected at least one in each.")
-  positions = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-  places = np.repeat(starts, counts) + positions
-  row = {name: np.zeros(row_length, np.int32) for name in ("segment_ids", "position_ids")}
-  row["segment_ids"][places] = np.repeat(np.arange(1, counts.size + 1), counts)
-  row["position_ids"][places] = positions
-  return places, row
+  counts = lengths[used]
+  first = np.cumsum(counts) - counts  # of each sequence, among all tokens
+  in_batch = np.nonzero(used)[0] * row_length + starts[used]  # its start, rows end to end
+  numbers = np.arange(counts.sum())
+  occupied = np.zeros((len(lengths), row_length), bool)
+  occupied.reshape(-1)[numbers + np.repeat(in_batch - first, counts)] = True
+
+  def rows(values: np.ndarray) -> np.ndarray:
+    field = np.zeros(occupied.shape, np.int32)
+    field[occupied] = values
+    return field
+
+  segments = np.nonzero(used)[1] + 1
+  return Layout(
+    starts,
+    occupied,
+    segment_ids=rows(np.repeat(segments, counts)),
+    position_ids=rows(numbers - np.repeat(first, counts)),
+  )
+
+
+def _lay_out_packs(lengths: list[list[int]], row_length: int, **geometry: int) -> Layout:
+  """`lay_out` of packs of any number of sequences.
+
+  Raises:
+    InputError: as `lay_out`, or a pack or a sequence is empty.
+  """
+  for of_pack in lengths:
+    if not sum(of_pack):
+      check_integer("row_length", row_length, at_least=1)
+      raise InputError(
+        f"A pack has 0 tokens; expected 1 to {row_length}, the length of its row."
+      )
+    if not all(of_pack):
+      raise InputError(
+        f"The sequences have {of_pack} tokens; expected at least one in each."
+      )
+  slots = np.zeros((len(lengths), max(map(len, lengths))), np.int64)
+  for row, of_pack in zip(slots, lengths, strict=True):
+    row[: len(of_pack)] = of_pack
+  return lay_out(slots, row_length, **geometry)
 
 
 def _filled(
   name: str,
   values: Sequence[Any],
-  places: np.ndarray,
-  row_length: int,
+  occupied: np.ndarray,
   padding: int = 0,
   *,
   floats: bool = False,
 ) -> np.ndarray:
-  """int32[S], or float32[S]; a row with the values of all sequences at their places."""
+  """int32[B, S], or float32[B, S]; the values of all sequences at their places."""
   arrays = list(map(as_array, values))
   if wrong := [x for x in arrays if x.ndim != 1]:
     raise InputError(f"{name} have shape {wrong[0].shape}; expected one axis.")
   kinds = {x.dtype.kind for x in arrays}
   numbers = np.concatenate(arrays)
   if floats and kinds == {"f"}:
-    row = np.full(row_length, padding, np.float32)
-    row[places] = numbers
-    return row
+    rows = np.full(occupied.shape, padding, np.float32)
+    rows[occupied] = numbers
+    return rows
   if not kinds <= {"i", "u"}:
     also = ", or floats in all sequences" if floats else ""
     raise InputError(f"{name} are {numbers.dtype}; expected integers{also}.")
-  row = np.full(row_length, padding, np.int32)
-  row[places] = _check_int32(name, numbers)
-  return row
+  rows = np.full(occupied.shape, padding, np.int32)
+  rows[occupied] = _check_int32(name, numbers)
+  return rows
 
 
 def _check_int32(name: str, numbers: np.ndarray) -> np.ndarray:
@@ -223,8 +295,13 @@ def make_rows(
     >>> rows["input_ids"].tolist(), rows["labels"].tolist()
     ([[5, 6, 4, 4, 0], [5, 6, 0, 0, 0]], [[1, 0], [1, -100]])
   """
-  geometry = (length_multiple, separator_tokens)
-  tokens, sequences = lay_out_packs(packs, row_length, max_sequences, *geometry)
+  tokens, sequences = lay_out_packs(
+    packs,
+    row_length,
+    max_sequences,
+    length_multiple=length_multiple,
+    separator_tokens=separator_tokens,
+  )
   return tokens | sequences
 
 
@@ -232,8 +309,9 @@ def lay_out_packs(
   packs: Sequence[Sequence[Mapping[str, Any]]],
   row_length: int,
   max_sequences: int | None,
-  *geometry: int,
+  *,
   answers: Literal["token", "sequence"] = "token",
+  **geometry: int,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M].
 
@@ -271,45 +349,42 @@ def lay_out_packs(
     width = check_integer("max_sequences", max_sequences, at_least=1)
   if depth > width:
     raise InputError(f"A pack has {depth} sequences; expected at most {width}.")
-  names = sorted(fields - single)
-  made = [
-    _fields_of(pack, own, names, row_length, *geometry)
-    for pack, own in zip(packs, lengths, strict=True)
-  ]
-  batch = {name: np.stack([row[name] for row in made]) for name in made[0]}
+  layout = _lay_out_packs(lengths, row_length, **geometry)
+  tokens = {
+    name: _of_tokens(name, examples, lengths, layout.occupied)
+    for name in sorted(fields - single)  # input_ids among them
+  }
+  tokens |= {"segment_ids": layout.segment_ids, "position_ids": layout.position_ids}
   if not single and not by_sequence:
-    return batch, {}
-  return batch, _of_sequences(packs, sorted(single), batch, width)
+    return tokens, {}
+  return tokens, _of_sequences(packs, sorted(single), layout.starts, width)
 
 
-def _fields_of(
-  pack, lengths: list[int], names, row_length: int, *geometry: int
-) -> dict[str, np.ndarray]:
-  """The fields of one row that have an entry for each token."""
-  places, row = _lay_out(lengths, row_length, *geometry)
-  fields: dict[str, np.ndarray] = {}
-  for name in names:  # input_ids among them
-    values = [as_array(example[name]) for example in pack]
-    if (found := [len(x) if x.ndim == 1 else x.shape for x in values]) != lengths:
+def _of_tokens(
+  name: str, examples: list, lengths: list[list[int]], occupied: np.ndarray
+) -> np.ndarray:
+  """A field that has an entry for each token, [B, S]."""
+  values = [as_array(example[name]) for example in examples]
+  found = iter(len(x) if x.ndim == 1 else x.shape for x in values)
+  for expected in lengths:
+    if (of_pack := list(itertools.islice(found, len(expected)))) != expected:
       raise InputError(
-        f"{name} has {found} values in the sequences of a pack; expected {lengths}, one "
+        f"{name} has {of_pack} values in the sequences of a pack; expected {expected}, one "
         "for each token."
       )
-    padding = IGNORED if name in LABELS else 0
-    fields[name] = _filled(
-      *(f"Values of {name}", values, places, row_length, padding),
-      floats=name not in _INTEGERS,
-    )
-  return fields | row
+  padding = IGNORED if name in LABELS else 0
+  is_number = name not in _INTEGERS
+  return _filled(f"Values of {name}", values, occupied, padding, floats=is_number)
 
 
-def _of_sequences(packs, names, batch, width: int) -> dict[str, np.ndarray]:
-  """The fields of a batch that have an entry for each sequence."""
+def _of_sequences(
+  packs, names: list[str], starts: np.ndarray, width: int
+) -> dict[str, np.ndarray]:
+  """The fields of a batch that have an entry for each sequence, [B, `width`]."""
   is_used = np.arange(width) < np.array([len(pack) for pack in packs])[:, None]
-  starts = np.zeros(is_used.shape, np.int32)
-  is_start = (batch["position_ids"] == 0) & (batch["segment_ids"] > 0)
-  starts[is_used] = np.nonzero(is_start)[1]
-  fields: dict[str, np.ndarray] = {"sequence_starts": starts, "sequence_mask": is_used}
+  all_starts = np.zeros(is_used.shape, np.int32)
+  all_starts[:, : starts.shape[1]] = starts
+  fields: dict[str, np.ndarray] = {"sequence_starts": all_starts, "sequence_mask": is_used}
   for name in names:
     given = [example[name] for pack in packs for example in pack]
     arrays = list(map(as_array, given))

@@ -213,9 +213,9 @@ class PackedCollator:
       packs,
       self.row_length,
       self.max_sequences,
-      self.length_multiple,
-      self.separator_tokens,
       answers=self.answers,
+      length_multiple=self.length_multiple,
+      separator_tokens=self.separator_tokens,
     )
     return self._same_types(tokens | sequences), set(sequences)
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from packing import row
 from pipeline.store import SequenceStore
 
 PackedBatch = dict[str, np.ndarray]
@@ -59,7 +60,7 @@ def lay_out(
     The fields that every PackedBatch has. Token types and labels are 0.
 
   Raises:
-    ValueError: a pack has more tokens than the row.
+    InputError: a pack has more tokens than the row.
 
   Example: sequences of 2 and 3 tokens in a row of 6.
     >>> tokens, lengths = np.array([11, 12, 21, 22, 23]), np.array([[2, 3]])
@@ -71,31 +72,22 @@ def lay_out(
     position_ids [[0, 1, 0, 1, 2, 0]]
     cls_positions [[0, 2]]
   """
-  used = sequence_ids >= 0
-  multiple = length_multiple
-  sizes = -(-lengths // multiple) * multiple - (-separator_tokens // multiple) * multiple
-  places = np.cumsum(sizes, axis=-1) - sizes  # where each sequence starts in its row
-  if (end := (places + lengths).max(initial=0, where=used)) > row_length:
-    raise ValueError(f"A pack has {end} tokens; the row has {row_length}.")
-  counts = lengths[used]
-  starts = np.cumsum(counts) - counts  # of each sequence in `tokens`
-  in_batch = np.nonzero(used)[0] * row_length + places[used]  # its start, rows end to end
-  occupied = np.zeros((len(lengths), row_length), bool)
-  occupied.reshape(-1)[np.arange(tokens.size) + np.repeat(in_batch - starts, counts)] = True
-
-  def rows(values) -> np.ndarray:
-    field = np.zeros(occupied.shape, np.int32)
-    field[occupied] = values
-    return field
-
+  layout = row.lay_out(
+    lengths,
+    row_length,
+    length_multiple=length_multiple,
+    separator_tokens=separator_tokens,
+  )
+  input_ids = np.zeros(layout.occupied.shape, np.int32)
+  input_ids[layout.occupied] = tokens
   return {
-    "input_ids": rows(tokens),
-    "token_type_ids": rows(0),
-    "segment_ids": rows(np.repeat(np.nonzero(used)[1] + 1, counts)),
-    "position_ids": rows(np.arange(tokens.size) - np.repeat(starts, counts)),
-    "cls_positions": np.where(used, places, 0).astype(np.int32),
+    "input_ids": input_ids,
+    "token_type_ids": np.zeros_like(input_ids),
+    "segment_ids": layout.segment_ids,
+    "position_ids": layout.position_ids,
+    "cls_positions": layout.starts.astype(np.int32),
     "sequence_labels": np.zeros(sequence_ids.shape, np.int32),
-    "sequence_mask": used,
+    "sequence_mask": sequence_ids >= 0,
     "sequence_ids": sequence_ids,
   }
 
@@ -118,7 +110,7 @@ def pack_rows(
     A PackedBatch without the `mlm_` fields. Answers are counted from the row's start.
 
   Raises:
-    ValueError: a pack has more tokens than the row.
+    InputError: a pack has more tokens than the row.
   """
   used = sequence_ids >= 0
   ids = sequence_ids[used]

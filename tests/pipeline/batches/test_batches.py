@@ -88,7 +88,7 @@ def test_rows_equal_a_loop_over_tokens(stored):
         expected["token_type_ids"][row, column] = position >= first_type_length
         column += 1
   assert_same(batch, expected)
-  with pytest.raises(ValueError, match="the row has 7"):
+  with pytest.raises(ValueError, match="expected 1 to 7"):
     pack_rows(store, ROWS, row_length=7)
 
 
