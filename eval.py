@@ -30,7 +30,8 @@ from ml_collections import ConfigDict, config_flags
 
 from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
-from launch.fields import check, row_length
+from launch.fields import check
+from launch.plans import row_lengths
 from launch.record import report
 from launch.record.progress import Progress
 from launch.validation import check_fields, validate
@@ -85,14 +86,14 @@ def main():
     stored = open_model(computed, folder, head=head)
   pooling = init_from.pooling_of(computed, stored).mode if head == "encoder" else ""
   names = {"dtype": config.model.dtype, "attention_impl": config.model.attention_impl}
-  lengths = {row_length(config), config.data.max_sequence_length}
+  dataset = processes.on_first_then_others(lambda: prepare_dataset(computed))
+  lengths = row_lengths(computed, dataset)
   how = computation.of(prediction_config(stored.config, **names), lengths)
   how.check_all_processes()
   if processes.is_first():
     print(f"eval.py: {used}{how}", file=sys.stderr)
   program = ModelProgram(how.config, mesh=mesh, head=stored.head)
 
-  dataset = processes.on_first_then_others(lambda: prepare_dataset(computed))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   if not workdir.is_run(folder):
     init_from.check_vocabulary(stored, dataset.vocabulary)

@@ -62,7 +62,9 @@ def get_config() -> ConfigDict:
   # 0: the smallest limit that costs at most 0.5 % more packs than no limit. For no limit,
   # give the row length.
   config.packing.max_sequences_per_pack = 0
-  config.packing.row_length = 0  # in tokens; 0: data.max_sequence_length
+  # in tokens; 0: data.max_sequence_length; -1: the shortest that holds the longest sequence
+  # and packs well, chosen from the lengths
+  config.packing.row_length = 0
   # none; devices: all devices of a step have nearly the same sum of squared lengths
   config.packing.balance = "none"
   # The fields below give the recipe without packing. This one says how to adjust it to

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 import model
-from launch.fields import row_length
 from model import attention
 from training import processes
 from training.errors import Stopped
@@ -61,6 +60,7 @@ def of(model_config: model.ModelConfig, row_lengths: Iterable[int]) -> Computati
 def of_run(
   config: ConfigDict,
   model_config: model.ModelConfig,
+  row_lengths: Iterable[int],
   *,
   begun: model.ModelConfig | None,
 ) -> Computation:
@@ -69,12 +69,12 @@ def of_run(
   Args:
     config: the run's config.
     model_config: the model that it describes.
+    row_lengths: from `launch.plans.row_lengths`.
     begun: the model as the run began it; None for a new run.
 
   Raises:
     AttentionError: an implementation that the config names cannot compute the model here.
   """
-  lengths = {row_length(config), config.data.max_sequence_length}
   if begun and config.model.dtype == "auto":
     model_config = dataclasses.replace(model_config, dtype=begun.dtype)
-  return of(model_config, lengths)
+  return of(model_config, row_lengths)

@@ -36,8 +36,14 @@ def tracker_names(config: ConfigDict) -> list[str]:
   return [name.strip() for name in config.train.trackers.split(",") if name.strip()]
 
 
+CHOSEN = -1  # the value of packing.row_length for a length that fits the data
+
+
 def row_length(config: ConfigDict) -> int:
-  """The most tokens of a packed row; without packing, `data.max_sequence_length`."""
+  """The tokens of a packed row, as far as the config alone says.
+
+  That is `data.max_sequence_length` without packing, and where the data will decide.
+  """
   length, packing = config.data.max_sequence_length, config.packing
   return length if packing.algorithm == "none" else max(packing.row_length, length)
 

@@ -7,6 +7,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 import packing
+from launch.fields import CHOSEN, row_length
 from packing import InputError
 from packing.problem import Geometry
 from pipeline import PreparedDataset, SequenceStore, plan_sha256
@@ -63,7 +64,18 @@ def _problem(
   if algorithm == "none":
     return histogram, algorithm, 1, None
   row_length = config.packing.row_length or None
+  if row_length == CHOSEN:
+    row_length = packing.choose_row_length(histogram)
   return histogram, algorithm, config.packing.max_sequences_per_pack or "auto", row_length
+
+
+def row_lengths(config: ConfigDict, dataset: PreparedDataset) -> set[int]:
+  """The lengths of all rows that a run computes, also of its evaluations and unpacked."""
+  lengths = {config.data.max_sequence_length}
+  if config.packing.row_length != CHOSEN or config.packing.algorithm == "none":
+    return lengths | {row_length(config)}
+  stores = (dataset.train, *held_out_stores(dataset).values())
+  return lengths | {length for x in stores if (length := _problem(config, x)[3])}
 
 
 def held_out_stores(dataset: PreparedDataset) -> dict[str, SequenceStore]:

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 import packing
 from launch import computation, init_from, workdir
 from launch.data import make_held_out, make_loader, prepare_dataset, read_batches
-from launch.plans import KEPT, kept_plan
+from launch.plans import KEPT, kept_plan, row_lengths
 from launch.recipe.adjustment import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
@@ -244,7 +244,8 @@ def prepare(config: ConfigDict, folder: pathlib.Path) -> TrainingRun:
     labels=dataset.labels,
   )
   first = weights.read_description(folder).config if begun else None
-  computed = computation.of_run(config, sizes, begun=first)
+  lengths = row_lengths(config, dataset)
+  computed = computation.of_run(config, sizes, lengths, begun=first)
   computed.check_all_processes()
   shares = None
   if mesh.size > 1:

@@ -11,12 +11,12 @@ from ml_collections import ConfigDict
 import model
 from launch.data import config_settings
 from launch.fields import (
+  CHOSEN,
   TRACKERS,
   base_config,
   check,
   field_value,
   flat,
-  row_length,
   tracker_names,
 )
 from launch.model_config import (
@@ -60,7 +60,10 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "optimizer.weight_decay optimizer.clip_norm optimizer.clip_update",
   ),
   "0 to 2^32 - 1": (lambda x: 0 <= x < 2**32, "seed"),
-  "0, or 5 to 65535 tokens": (lambda x: x == 0 or 5 <= x <= 65535, "packing.row_length"),
+  "-1, 0, or 5 to 65535 tokens": (
+    lambda x: x in (CHOSEN, 0) or 5 <= x <= 65535,
+    "packing.row_length",
+  ),
 }
 # The allowed values of fields that have only a few.
 _CHOICES: dict[str, Collection[str]] = {
@@ -223,14 +226,14 @@ class _Rules:
     config, packing = self.config, self.config.packing
     length, stream = config.data.max_sequence_length, config.data.stream
     self.require(
-      not packing.row_length or length <= packing.row_length,
+      packing.row_length <= 0 or length <= packing.row_length,
       "packing.row_length",
-      f"0, or at least {length}, the longest sequence",
+      f"-1, 0, or at least {length}, the longest sequence",
     )
     self.require(
-      config.model.position_reset or row_length(config) <= length,
+      config.model.position_reset or 0 <= packing.row_length <= length,
       "packing.row_length",
-      f"at most data.max_sequence_length={length} with model.position_reset=False, since "
+      f"0 to data.max_sequence_length={length} with model.position_reset=False, since "
       "the model has no more positions",
     )
     if packing.algorithm == ONLINE:
@@ -240,6 +243,11 @@ class _Rules:
     if stream:
       why = f"with data.stream={stream}"
       self.only(ONLINE, "packing.algorithm", why)
+      self.require(
+        packing.row_length != CHOSEN,
+        "packing.row_length",
+        f"0 or a number of tokens {why}, whose lengths are not known",
+      )
       known = [x for x, head in TASK_HEADS.items() if head in model.LANGUAGE_MODELS]
       self.require(
         config.data.task in known, "data.task", f"one of {', '.join(known)} {why}"

@@ -19,7 +19,8 @@ def choose(*, begun=None, **fields):
   sizes = {"hidden_size": 64, "num_heads": 1}
   named = {name: config.model[name] for name in ("dtype", "attention_impl")}
   model_config = packs.small_config(**sizes, **named)
-  found = computation.of_run(config, model_config, begun=begun and begun.config)
+  lengths = {config.data.max_sequence_length}
+  found = computation.of_run(config, model_config, lengths, begun=begun and begun.config)
   return found, (found.config.dtype.name, found.config.attention_impl)
 
 

@@ -28,7 +28,8 @@ def test_the_shortest_within_one_percent_of_the_cheapest():
 
 
 @pytest.mark.parametrize(
-  ("longest", "limit", "row"), [(121, 512, 128), (129, 512, 256), (200, 200, 200), (3, 5, 5)]
+  ("longest", "limit", "row"),
+  [(121, 512, 128), (129, 512, 256), (200, 200, 200), (3, 5, 5)],
 )
 def test_rows_suit_kernels_and_the_first_keeps_the_limit(longest, limit, row):
   one_alone = [longest, *([1] * 60)]
