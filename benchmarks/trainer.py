@@ -3,8 +3,8 @@
     python -m benchmarks.trainer --data FOLDER
     python -m benchmarks.trainer --data FOLDER --task mrpc --json results/trainer.json
 
-FOLDER holds a task of GLUE and `minilm-l6-h384`, whose weights all runs start from;
-lab/real_data.py says where. The arms are
+FOLDER holds a task of GLUE and `minilm-l6-h384`; all runs start from the weights of its
+first `--layers`, so that they end in minutes. lab/real_data.py says where. The arms are
 
 - `packed`: `packing.torch.packed_trainer`, in the shortest rows that pack well;
 - `padded`: the plain Trainer with DataCollatorWithPadding, in random order;
@@ -101,6 +101,7 @@ def train(
   row_length: int,
   rows: int,
   batch: int,
+  layers: int,
 ) -> dict[str, float]:
   """One run; its accuracy, steps and seconds."""
   import transformers
@@ -108,7 +109,9 @@ def train(
   from packing.torch import packed_trainer
 
   transformers.set_seed(seed)
-  model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+  model = transformers.AutoModelForSequenceClassification.from_pretrained(
+    folder, num_hidden_layers=layers
+  )
   is_packed = arm in (PACKED, NO_MASK)
   if arm == NO_MASK:
     see_whole_row(model)
@@ -141,6 +144,7 @@ def train(
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         **options,
       )
+    trainer.remove_callback(transformers.PrinterCallback)
     trained = trainer.train()
     scored = trainer.evaluate()
   return {
@@ -158,6 +162,7 @@ def main(arguments: list[str] | None = None):
   add(parser, "--seeds", 5, "of each arm")
   add(parser, "--examples", 2048, "to train on, the first of the training set")
   add(parser, "--batch", 32, "sequences of a step")
+  add(parser, "--layers", 2, "of the encoder")
   options = parser.parse_args(arguments)
   try:
     import accelerate  # noqa: F401
@@ -188,6 +193,7 @@ def main(arguments: list[str] | None = None):
   plan = packing.pack(lengths[: len(examples)], max_sequence_length=row)
   rows = max(round(options.batch / plan.packing_factor), 1)
   sizes = {"row_length": row, "rows": rows, "batch": options.batch}
+  sizes["layers"] = options.layers
   runs: dict[str, list[dict]] = {arm: [] for arm in ARMS}
   rng = np.random.default_rng(0)
   turns = [(s, str(arm)) for s in range(options.seeds) for arm in rng.permutation(ARMS)]
