@@ -37,7 +37,7 @@ from launch.record.progress import Progress
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPTHS = (2, 3, 4, 8, None)
 _WHAT = "histogram, depth, algorithm"  # a column
-TASK_BATCHES = 3  # what peers do there in Python takes seconds a batch
+TASK_BATCHES = 3  # one batch of all tasks and kinds takes 40 s of a busy core
 LIMIT = 120  # seconds of one packer's run, at most
 
 
@@ -233,7 +233,7 @@ def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__, "packing")
   parser.add_argument("--only", choices=PARTS)
   add(parser, "--seeds", 3, "orders of arrival")
-  add(parser, "--batches", 100, "of each kind, with --only=step")
+  add(parser, "--batches", 25, "of each kind, with --only=step")
   add(
     parser,
     "--task-batches",

@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None):
   parser.add_argument("--data", required=True, metavar="DIR", help="real data")
   add(parser, "--task", "sst2", "of GLUE", choices=list(TASKS))
   add(parser, "--seeds", 5, "of each arm")
-  add(parser, "--examples", 2048, "to train on, the first of the training set")
+  add(parser, "--examples", 1536, "to train on, the first of the training set")
   add(parser, "--batch", 32, "sequences of a step")
   add(parser, "--layers", 2, "of the encoder")
   options = parser.parse_args(arguments)
