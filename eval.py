@@ -34,6 +34,7 @@ from launch.data import make_held_out, prepare_dataset
 from launch.door import settings_of
 from launch.machine import check_machine
 from launch.options import check
+from launch.plans import row_lengths
 from launch.record import report
 from launch.record.progress import Progress
 from launch.settings import RunSettings
@@ -84,18 +85,18 @@ def main():
   else:
     stored = open_model(computed, folder)
   pooling = init_from.pooling_of(computed, stored).mode if run.pairs else ""
+  dataset = processes.on_first_then_others(lambda: prepare_dataset(computed.data))
   named = prediction_config(
     stored.config,
     dtype=run.model.dtype,
     attention_impl=run.model.config.attention_impl,
   )
-  how = computation.of(named, run.rows.lengths)
+  how = computation.of(named, row_lengths(computed.rows, dataset))
   how.check_all_processes()
   if processes.is_first():
     print(f"eval.py: {used}{how}", file=sys.stderr)
   program = ModelProgram(how.config, mesh=mesh, head=stored.head)
 
-  dataset = processes.on_first_then_others(lambda: prepare_dataset(computed.data))
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   if not workdir.is_run(folder):
     init_from.check_vocabulary(stored, dataset.vocabulary)

@@ -329,12 +329,24 @@ def _heads(
   return functional.cross_entropy(tokens, labels) + next_sentence
 
 
-def _attend_within(
-  module, query, key, value, _, *, scaling, lengths, ends, sliding_window=None, **__
+def attend_within(
+  module,
+  query,
+  key,
+  value,
+  _,
+  *,
+  scaling,
+  lengths,
+  ends,
+  sliding_window=None,
+  dropout_p=0.0,
+  **__,
 ) -> tuple[torch.Tensor, None]:
   """[1, N, T, H] of sequences one after another -> [1, T, N, H].
 
-  A token attends to tokens of its own sequence, less than `sliding_window` away.
+  A token attends to tokens of its own sequence, less than `sliding_window` away. On a CPU,
+  `dropout_p` is the rate of dropout of attention.
   """
   del module
   if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
@@ -343,7 +355,12 @@ def _attend_within(
   split = (x.split(lengths, dim=2) for x in (query, key, value))
   attended = [
     functional.scaled_dot_product_attention(
-      q, k, v, attn_mask=_near(q.shape[2], sliding_window, q.device), scale=scaling
+      q,
+      k,
+      v,
+      attn_mask=_near(q.shape[2], sliding_window, q.device),
+      dropout_p=dropout_p,
+      scale=scaling,
     )
     for q, k, v in zip(*split, strict=True)
   ]
@@ -378,7 +395,7 @@ def _attend_on_gpu(
   return attended[None]
 
 
-AttentionInterface.register(UNPADDED, _attend_within)
+AttentionInterface.register(UNPADDED, attend_within)
 logging.disable_progress_bar()  # while weights are read
 
 COMPUTATIONS = {

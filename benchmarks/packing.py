@@ -37,6 +37,7 @@ from launch.record.progress import Progress
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DEPTHS = (2, 3, 4, 8, None)
 _WHAT = "histogram, depth, algorithm"  # a column
+TASK_BATCHES = 3  # one batch of all tasks and kinds takes 40 s of a busy core
 LIMIT = 120  # seconds of one packer's run, at most
 
 
@@ -219,7 +220,7 @@ PARTS: dict[str, tuple[Callable, Callable, tuple[str, ...]]] = {
     ("lengths",),
   ),
   "tasks": (
-    lambda options: step_packers.measure_tasks(options.sequences, options.batches),
+    lambda options: step_packers.measure_tasks(options.sequences, options.task_batches),
     step_packers.task_row,
     ("task", "lengths"),
   ),
@@ -232,7 +233,13 @@ def main(arguments: list[str] | None = None):
   parser = make_parser(__doc__, "packing")
   parser.add_argument("--only", choices=PARTS)
   add(parser, "--seeds", 3, "orders of arrival")
-  add(parser, "--batches", 100, "of each kind, with --only=step or tasks")
+  add(parser, "--batches", 25, "of each kind, with --only=step")
+  add(
+    parser,
+    "--task-batches",
+    TASK_BATCHES,
+    "of each task and kind, with --only=step or tasks",
+  )
   add(parser, "--sequences", 512, "of a batch, with --only=step or tasks")
   add_picture(parser)
   options = parser.parse_args(arguments)

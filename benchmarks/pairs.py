@@ -7,14 +7,25 @@ FOLDER is a Hugging Face directory of a BERT or ModernBERT, the data what
 makes the same steps. A step has the same records: packed; packed without the mask, a
 control that is known to be worse; one a row; or padded to the longest text of their column.
 Steps are timed in turns, each awaited, without tokenising, padding or packing. Before and
-after, held-out anchors choose among the held-out positives. For sentence-transformers,
-`make reference` installs it.
+after, held-out anchors choose among the held-out positives.
+
+Rows are as long as a run with configs/embeddings.py would choose; one record a row has the
+shortest rows that hold any record.
+
+For sentence-transformers, `make reference` installs it. It trains on padded texts and, as
+it does where it finds FlashAttention, on texts one after another without padding; here each
+text attends to itself by PyTorch's attention, since FlashAttention needs a GPU. Version 6
+also splits these texts into mini-batches of at most 2,048 tokens (`mini_batch_num_tokens`),
+which saves memory and computes each text twice.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.metadata
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,6 +43,7 @@ from lab.timing.turns import in_turns
 from model import hf, weights
 from model.hf.pooling import read_pooling
 from model.losses import PairLoss
+from packing.commands.program import positive
 from pipeline import SequenceStore, open_dataset, score
 from pipeline.batches.packed import PackedBatch, pack_rows
 from training.evaluation import embed, prediction_config
@@ -41,11 +53,16 @@ from training.step import ModelProgram, TrainingProgram
 
 PACKED, UNPACKED, THEIRS = "packed", "one record a row", "sentence-transformers"
 UNMASKED = "packed without the mask"
+FLATTENED = f"{THEIRS}, without padding"
+MINI_BATCHES = f"{THEIRS}, without padding, mini-batches of tokens"
+BY_TEXT = "isopack_by_text"  # the name of an attention
+MINI_BATCH_TOKENS = 2048
 RATE, DECAY = 3e-5, 0.01
 ROWS = 16  # of a batch of held-out texts
 
 Train = Callable[[int], Any]  # the number of a step -> its loss
 Embed = Callable[[], list[np.ndarray]]  # vectors of all held-out texts
+LayOut = Callable[[SequenceStore, np.ndarray], list[dict[str, np.ndarray]]]  # two columns
 
 
 def packs_of(
@@ -108,17 +125,35 @@ def ours(
 
 
 def theirs(
-  folder: str, train: SequenceStore, held_out: SequenceStore, steps: np.ndarray
+  folder: str,
+  train: SequenceStore,
+  held_out: SequenceStore,
+  steps: np.ndarray,
+  *,
+  lay_out: LayOut,
+  by_tokens: bool = False,
 ) -> tuple[Train, Embed]:
-  """Training and embedding by sentence-transformers, in a plain loop."""
+  """Training and embedding by sentence-transformers, in a plain loop.
+
+  Args:
+    lay_out: `padded` or `flattened`.
+    by_tokens: whether mini-batches are limited by tokens, with gradient caching.
+  """
   import torch
   from sentence_transformers import SentenceTransformer
   from sentence_transformers.sentence_transformer import losses
 
   model = SentenceTransformer(folder, device="cpu")
-  loss = losses.MultipleNegativesRankingLoss(model)
+  if lay_out is flattened:
+    attend_by_text(model)
+  if by_tokens:
+    loss = losses.CachedMultipleNegativesRankingLoss(
+      model, mini_batch_num_tokens=MINI_BATCH_TOKENS
+    )
+  else:
+    loss = losses.MultipleNegativesRankingLoss(model)
   optimizer = torch.optim.AdamW(model.parameters(), RATE, eps=1e-6, weight_decay=DECAY)
-  columns = [padded(train, records) for records in steps]
+  columns = [lay_out(train, records) for records in steps]
   torch.manual_seed(0)
 
   def step(number: int) -> float:
@@ -139,7 +174,7 @@ def theirs(
     for start in range(0, len(held_out), ROWS):
       records = np.arange(start, min(start + ROWS, len(held_out)))
       with torch.inference_mode():
-        parts = [model(to_torch(x)) for x in padded(held_out, records)]
+        parts = [model(to_torch(x)) for x in lay_out(held_out, records)]
       both = [part["sentence_embedding"].numpy() for part in parts]
       found += [vector for pair in zip(*both, strict=True) for vector in pair]
     return found
@@ -147,9 +182,40 @@ def theirs(
   return step, vectors
 
 
+def attend_by_text(model: Any):
+  """Lets a SentenceTransformer take `flattened` texts, each attending to itself."""
+  import transformers
+
+  from benchmarks.hugging_face import attend_within
+
+  def attend(*arguments, cu_seq_lens_q, dropout=0.0, **options):
+    options |= {"lengths": cu_seq_lens_q.diff().tolist(), "ends": cu_seq_lens_q}
+    return attend_within(*arguments, dropout_p=dropout, **options)
+
+  transformers.AttentionInterface.register(BY_TEXT, attend)
+  model[0].auto_model.set_attn_implementation(BY_TEXT)
+  if model[0].model_forward_params is not None:  # as where it finds FlashAttention
+    model[0].model_forward_params |= {"cu_seq_lens_q"}
+
+
+def flattened(store: SequenceStore, records: np.ndarray) -> list[dict[str, np.ndarray]]:
+  """Anchors and positives, each column one after another, without padding."""
+  columns = []
+  for number in (0, 1):
+    texts = [text_of(store, record, number) for record in records]
+    lengths = [*map(len, texts)]
+    column = {
+      "input_ids": np.concatenate(texts)[None],
+      "position_ids": np.concatenate([*map(np.arange, lengths)])[None],
+      "cu_seq_lens_q": np.cumsum([0, *lengths]),
+    }
+    column["token_type_ids"] = np.zeros_like(column["input_ids"])
+    columns.append(column)
+  return columns
+
+
 def padded(store: SequenceStore, records: np.ndarray) -> list[dict[str, np.ndarray]]:
   """Anchors and positives, each padded to the longest of the column."""
-  assert store.texts is not None
   columns = []
   for number in (0, 1):
     texts = [text_of(store, record, number) for record in records]
@@ -177,7 +243,11 @@ def main(arguments: list[str] | None = None):
   parser.add_argument("--data", required=True, metavar="DIR", help="a prepared dataset")
   add(parser, "--steps", 100, "that each way trains")
   add(parser, "--records", 64, "in a step")
-  add(parser, "--row-length", 512, "tokens of a packed row")
+  parser.add_argument(
+    "--row-length",
+    type=positive,
+    help="tokens of a packed row (default: as a run with configs/embeddings.py chooses)",
+  )
   add(parser, "--held-out", 1000, "records to score")
   options = parser.parse_args(arguments)
   try:
@@ -188,15 +258,24 @@ def main(arguments: list[str] | None = None):
     train, held_out = dataset.train, some_of(dataset.held_out, options.held_out)
     drawn = np.random.default_rng(0).permutation(len(train))
     steps = np.resize(drawn, (options.steps + 1, options.records))
-    row = options.row_length
-    longest = dataset.manifest["settings"]["max_sequence_length"]
+    lengths = np.concatenate([train.lengths, held_out.lengths])
+    limit = dataset.manifest["settings"]["max_sequence_length"]
+    histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=limit)
+    row = options.row_length or packing.choose_row_length(histogram)
+    longest = min(-(-histogram.longest // 8) * 8, limit)
     ways = {PACKED: ours(options.folder, train, held_out, steps, row)}
     ways[UNMASKED] = ours(
       options.folder, train, held_out, steps, row, attention_mask="none"
     )
     ways[UNPACKED] = ours(options.folder, train, held_out, steps, longest, depth=1)
+    version = ""
     if importlib.util.find_spec("sentence_transformers"):
-      ways[THEIRS] = theirs(options.folder, train, held_out, steps)
+      version = importlib.metadata.version("sentence_transformers")
+      way = functools.partial(theirs, options.folder, train, held_out, steps)
+      ways[THEIRS] = way(lay_out=padded)
+      ways[FLATTENED] = way(lay_out=flattened)
+      if splits_by_tokens():
+        ways[MINI_BATCHES] = way(lay_out=flattened, by_tokens=True)
   except (packing.InputError, weights.WeightsError) as error:
     parser.error(str(error).rstrip("."))
   here, losses = machine_and_device(), dict[str, list[float]]()
@@ -212,7 +291,13 @@ def main(arguments: list[str] | None = None):
   seconds = in_turns(runs, rounds=options.steps, name="pairs", after=after)
   rates = {name: options.records / x for name, x in seconds.items()}
   trained = scored()
-  print(f"{here}\n{options.steps} steps of {options.records} records\n")
+  print(
+    f"{here}\n{options.steps} steps of {options.records} records, "
+    f"{lengths.mean():.1f} tokens on average and at most {histogram.longest}\n"
+    f"rows of {row} tokens; one record a row, of {longest}"
+    + (f"; sentence-transformers {version}" if version else "")
+    + "\n"
+  )
   records = [
     {
       "way": name,
@@ -230,7 +315,16 @@ def main(arguments: list[str] | None = None):
   if THEIRS not in ways:
     print("\nNo peer: sentence-transformers is not installed (make reference).")
   rates = {name: x.tolist() for name, x in rates.items()}
-  write(options, here, rates=rates, losses=losses, before=before, after=trained)
+  rows = {"row_length": row, "unpacked": longest, "sentence_transformers": version}
+  write(options, here, rows=rows, rates=rates, losses=losses, before=before, after=trained)
+
+
+def splits_by_tokens() -> bool:
+  """Whether this version of sentence-transformers has `mini_batch_num_tokens`."""
+  from sentence_transformers.sentence_transformer import losses
+
+  loss = losses.CachedMultipleNegativesRankingLoss
+  return "mini_batch_num_tokens" in inspect.signature(loss).parameters
 
 
 def some_of(store: SequenceStore, number: int) -> SequenceStore:

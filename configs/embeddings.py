@@ -12,6 +12,10 @@ directory. Each line of the files has `anchor`, `positive`, and perhaps `negativ
 and a `score` from -1 to 1. A record has at most data.max_sequence_length tokens, all its
 texts together.
 
+Rows are as short as the data allow, since long rows of short texts spend their time on
+attention between records: the run chooses the shortest row that holds the longest record
+and packs well (packing.row_length=-1), and prints it.
+
 A step has 64 records, packed as docs/embeddings.md says. For more, and so more texts to
 choose from, set train.batch_size, with train.micro_batch_size for the rows that fit into
 memory.
@@ -29,6 +33,7 @@ def get_config():
   config.data.directory = "data/pairs"
   config.data.max_sequence_length = 512
   config.packing.max_sequences_per_pack = 0
+  config.packing.row_length = -1  # chosen from the lengths
   config.optimizer.warmup = "0.1 epochs"
   config.train.batch_size = 64
   config.train.duration = "1 epoch"

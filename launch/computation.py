@@ -59,6 +59,7 @@ def of(model_config: model.ModelConfig, row_lengths: Iterable[int]) -> Computati
 def of_run(
   run: RunSettings,
   model_config: model.ModelConfig,
+  row_lengths: Iterable[int],
   *,
   begun: model.ModelConfig | None,
 ) -> Computation:
@@ -67,6 +68,7 @@ def of_run(
   Args:
     run: its settings.
     model_config: its model.
+    row_lengths: from `launch.plans.row_lengths`.
     begun: the model as the run began it; None for a new run.
 
   Raises:
@@ -74,7 +76,7 @@ def of_run(
   """
   if begun and run.model.dtype == "auto":
     model_config = dataclasses.replace(model_config, dtype=begun.dtype)
-  return of(model_config, run.rows.lengths)
+  return of(model_config, row_lengths)
 
 
 def check(run: RunSettings, model_config: model.ModelConfig):

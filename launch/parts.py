@@ -38,6 +38,7 @@ from training.errors import ConfigError
 ALGORITHMS = (*packing.ALGORITHMS, ONLINE)
 PREPARED = "prepared"  # the data.source of a run that uses data.directory as it is
 A_MODEL = "the folder of a run or an imported model to start from"
+CHOSEN = -1  # the packing.row_length that fits the data
 GIVEN = "given"  # the model.size that takes the sizes of model.init_from
 FAMILIES = ("bert", "modern_bert")  # of models that are not causal
 LAYER_SIZES = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
@@ -120,14 +121,9 @@ class Rows(Part):
   )
 
   @property
-  def longest_row(self) -> int:
-    """The most tokens of a row."""
-    return self.max_sequence_length
-
-  @property
   def lengths(self) -> set[int]:
-    """The lengths of rows that a run computes, in tokens."""
-    return {self.longest_row, self.max_sequence_length}
+    """The lengths of rows that a run computes, in tokens, without those that are `CHOSEN`."""
+    return {self.max_sequence_length}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,8 +146,9 @@ class Packs(Rows):
   )
   row_length: int = option(
     0,
-    "in tokens; 0: data.max_sequence_length",
-    Rule(lambda x: x == 0 or 5 <= x <= 65535, "0, or 5 to 65535 tokens"),
+    "in tokens; 0: data.max_sequence_length; -1: the shortest that holds the longest "
+    "sequence and packs well, chosen from the lengths",
+    Rule(lambda x: x in (CHOSEN, 0) or 5 <= x <= 65535, "-1, 0, or 5 to 65535 tokens"),
   )
   throughput_rounds: int = option(
     24,
@@ -165,15 +162,20 @@ class Packs(Rows):
   def __post_init__(self):
     super().__post_init__()
     longest = self.max_sequence_length
-    expected = f"0, or at least {longest}, the longest sequence"
-    fits = not self.row_length or longest <= self.row_length
+    expected = f"-1, 0, or at least {longest}, the longest sequence"
+    fits = self.row_length <= 0 or longest <= self.row_length
     check(fits, "packing.row_length", self.row_length, expected)
 
   @property
-  def longest_row(self) -> int:
+  def is_chosen(self) -> bool:
+    """Whether the data decide the row length."""
+    return self.row_length == CHOSEN and self.algorithm != "none"
+
+  @property
+  def lengths(self) -> set[int]:
     if self.algorithm == "none":
-      return self.max_sequence_length
-    return max(self.row_length, self.max_sequence_length)
+      return {self.max_sequence_length}
+    return {self.max_sequence_length, max(self.row_length, self.max_sequence_length)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -65,8 +65,20 @@ def _problem(
     algorithm = algorithm or rows.algorithm
     if algorithm != "none":
       depth = rows.max_sequences_per_pack or "auto"
-      return histogram, algorithm, depth, rows.row_length or None
+      row_length = rows.row_length or None
+      if rows.is_chosen:
+        row_length = packing.choose_row_length(histogram)
+      return histogram, algorithm, depth, row_length
   return histogram, "none", 1, None
+
+
+def row_lengths(rows: Rows, dataset: PreparedDataset) -> set[int]:
+  """The lengths of all rows that a run computes, also of its evaluations and unpacked."""
+  lengths = rows.lengths
+  if isinstance(rows, Packs) and rows.is_chosen:
+    for store in (dataset.train, *held_out_stores(dataset).values()):
+      lengths |= {length for length in [_problem(rows, store)[3]] if length}
+  return lengths
 
 
 def held_out_stores(dataset: PreparedDataset) -> dict[str, SequenceStore]:

@@ -20,7 +20,7 @@ from launch.data import (
   read_batches,
 )
 from launch.parts import OnlineRows, Packs
-from launch.plans import KEPT, kept_plan
+from launch.plans import KEPT, kept_plan, row_lengths
 from launch.recipe.adjustment import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
@@ -243,7 +243,8 @@ def prepare(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     labels=dataset.labels,
   )
   first = weights.read_description(folder).config if begun else None
-  computed = computation.of_run(run, sizes, begun=first)
+  lengths = row_lengths(run.rows, dataset)
+  computed = computation.of_run(run, sizes, lengths, begun=first)
   computed.check_all_processes()
   shares = None
   if mesh.size > 1:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import model
 from launch.options import Option, Part, Rule, check, option, options_of
 from launch.parts import (
+  CHOSEN,
   GIVEN,
   AdamW,
   AtomRows,
@@ -24,6 +25,7 @@ from launch.parts import (
   OnlineRows,
   Optimizer,
   PackedRows,
+  Packs,
   PaddedAtomRows,
   Pairs,
   Rows,
@@ -135,11 +137,12 @@ class RunSettings(Part):
           f"False with data.task={task}, which has no next sentence",
           remedy="Set --config.model.next_sentence=False.",
         )
+      length = self.rows.row_length if isinstance(self.rows, Packs) else 0
       check(
-        config.position_reset or self.rows.longest_row <= self.data.max_sequence_length,
+        config.position_reset or 0 <= length <= self.data.max_sequence_length,
         "packing.row_length",
-        self.rows.longest_row,
-        f"at most data.max_sequence_length={self.data.max_sequence_length} with "
+        length,
+        f"0 to data.max_sequence_length={self.data.max_sequence_length} with "
         "model.position_reset=False, since the model has no more positions",
       )
 
@@ -150,6 +153,9 @@ class RunSettings(Part):
     why, algorithm = f"with data.stream={stream}", self.given["packing.algorithm"]
     is_online = isinstance(self.rows, OnlineRows)
     check(is_online, "packing.algorithm", algorithm, f"{ONLINE!r} {why}")
+    is_chosen = isinstance(self.rows, Packs) and self.rows.is_chosen
+    expected = f"0 or a number of tokens {why}, whose lengths are not known"
+    check(not is_chosen, "packing.row_length", CHOSEN, expected)
     known = [task for task, head in TASK_HEADS.items() if head in model.LANGUAGE_MODELS]
     task = self.data.task
     check(task in known, "data.task", task, f"one of {', '.join(known)} {why}")

@@ -28,6 +28,7 @@ from packing.pack import ALGORITHMS, algorithm_options, pack
 from packing.plan import Plan
 from packing.planfile import load_plan
 from packing.row import make_row, make_rows
+from packing.row_length import choose_row_length
 
 __version__ = "0.4.0"
 
@@ -46,6 +47,7 @@ __all__ = [
   "algorithm_options",
   "balanced_order",
   "choose_depth",
+  "choose_row_length",
   "deal",
   "histogram_names",
   "load_histogram",

@@ -112,6 +112,7 @@ def files(
       fields={
         "data.task": "scored_pairs",
         "data.max_sequence_length": 128,
+        "packing.row_length": 0,  # 128, as in the published runs
         "train.batch_size": 32,
       },
     )

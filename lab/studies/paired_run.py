@@ -32,7 +32,7 @@ from launch import computation, init_from
 from launch.data import make_held_out, make_loader, prepare_dataset
 from launch.options import check
 from launch.parts import OnlineRows
-from launch.plans import make_plan
+from launch.plans import make_plan, row_lengths
 from launch.recipe.adjustment import Recipe, make_optimizer, resolve
 from launch.record.metrics import means
 from launch.record.parameters import parameters_digest
@@ -144,11 +144,12 @@ class PairedRun:
     )
     assert isinstance(loader, pipeline.PackedLoader)  # the task masks tokens
     self._loader = loader
+    lengths = row_lengths(settings.rows, dataset)
     given = init_from.open_weights(settings)
     model = init_from.run_model_config(
       settings, workdir=folder, vocab_size=len(dataset.vocabulary), stored=given
     )
-    self._computation = computation.of_run(settings, model, begun=None)
+    self._computation = computation.of_run(settings, model, lengths, begun=None)
     program = make_program(settings, self._computation.config, recipe)
     self._params = None  # random
     if given:
@@ -160,7 +161,7 @@ class PairedRun:
       model, **{name: x for name, x in isolated.items() if hasattr(model, name)}
     )
     if alone != model:
-      alone = computation.of_run(settings, alone, begun=None).config
+      alone = computation.of_run(settings, alone, lengths, begun=None).config
       self._programs["alone"] = make_program(settings, alone, recipe)
     (held_out,) = make_held_out(settings, dataset)
     self._held_out = list(held_out.batches())

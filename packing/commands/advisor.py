@@ -3,7 +3,9 @@
 Costs count the matrix products of a transformer layer of width d with a feed-forward part
 of width 4 d: a row of L tokens costs L * (24 d^2 + 4 L d) operations, or L * (6 d + L) in
 units of 4 d. The second term is attention over the whole row. Packing with a block-diagonal
-mask costs this too, unless the kernel skips the blocks of other sequences.
+mask costs this too, unless the kernel skips the blocks of other sequences. On a CPU, and
+wherever attention does not run at the rate of the matrix products, it costs more than this,
+so the shortest row is better still.
 """
 
 from __future__ import annotations
@@ -13,17 +15,15 @@ import dataclasses
 import numpy as np
 
 from packing.algorithms.default_depth import choose_depth
+from packing.batches import Cost
 from packing.errors import check_integer
 from packing.histogram import Histogram
 from packing.pack import pack
 from packing.plan import Plan
-from packing.problem import MAX_ROW_LENGTH
+from packing.row_length import choose_row_length
 
 _WORTH = 1.02  # a speed-up below this is not worth a change
-_NEAR = 1.01  # a shorter row is preferred if it is at most this much slower
-# Row lengths tried in addition to the maximum sequence length, as multiples of it; rounded
-# up to a multiple of 8. Longer rows can pack better (section Q).
-_ROWS = (1.25, 1.5, 2)
+_NEAR = 1.01  # packing, with one shape, is preferred if it is at most this much slower
 _EDGES = 2048  # the most lengths from which the edges of buckets are chosen
 
 
@@ -57,8 +57,6 @@ class Advice:
     choices: the ways to treat padding, the fastest first.
     skipping: the speed-up of packing if attention skips the blocks of other sequences.
     recommendation: the name of the best choice that keeps sequences whole and apart.
-    depth: the advised depth limit for rows of the maximum sequence length, the rows that
-      train.py uses.
     plan: the plan with the advised row length and depth.
     reasons: the recommendation in sentences.
   """
@@ -69,7 +67,6 @@ class Advice:
   choices: list[Choice]
   skipping: float
   recommendation: str
-  depth: int
   plan: Plan
   reasons: list[str]
 
@@ -117,8 +114,10 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
   check_integer("hidden_size", hidden_size, at_least=1)
   check_integer("num_buckets", num_buckets, at_least=1)
 
+  prices = Cost(6.0 * hidden_size, 1.0)
+
   def cost(length):
-    return length * (6.0 * hidden_size + length)
+    return prices.of_squares(length**2, row_length=length)
 
   size = histogram.max_sequence_length
   lengths = np.flatnonzero(histogram.counts) + 1
@@ -126,18 +125,9 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
   n, tokens = histogram.num_sequences, histogram.num_tokens
   padded = n * cost(size)
 
-  def plan_for(row: int, depth: int | None, by: str) -> Plan:
-    return pack(histogram, algorithm=by, max_sequences_per_pack=depth, row_length=row)
-
-  # LPFHP chooses the row length. A better plan then replaces its plan for that length.
-  longer = {-(-int(size * f) // 8) * 8 for f in _ROWS}
-  rows = [size, *sorted(r for r in longer if size < r <= MAX_ROW_LENGTH)]
-  costs = {row: plan_for(row, None, "lpfhp").num_packs * cost(row) for row in rows}
-  cheapest = min(costs.values())
-  row = next(row for row, found in costs.items() if found <= cheapest * _NEAR)
+  row = choose_row_length(histogram, cost=prices)
   depth = choose_depth(histogram, row_length=row)
-  of_train = choose_depth(histogram) if row > size else depth
-  plan = plan_for(row, depth, "auto")
+  plan = pack(histogram, max_sequences_per_pack=depth, row_length=row)
   # Where blocks are skipped, attention is within sequences; the rest is for the row.
   blocks = float(counts @ lengths.astype(np.float64) ** 2)
   skipping = padded / (plan.num_packs * row * 6.0 * hidden_size + blocks)
@@ -183,7 +173,6 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
     choices=sorted(choices, key=lambda c: -c.speed_up),
     skipping=skipping,
     recommendation=recommendation,
-    depth=of_train,
     plan=plan,
     reasons=_reasons(recommendation, named, plan, skipping),
   )

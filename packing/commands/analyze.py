@@ -79,13 +79,16 @@ def _flags(options, advice: advisor.Advice) -> dict[str, str]:
   flags |= {
     "--max-sequence-length": size,
     "--too-long": options.too_long if size is not None else None,
-    "--row-length": row if row > longest else None,
+    "--row-length": row if row != longest else None,
     "--max-sequences-per-pack": advice.plan.max_sequences_per_pack,
   }
   words = [str(w) for item in flags.items() if item[1] is not None for w in item]
+  # train.py takes a row below the longest sequence allowed only if it chooses it itself.
+  own = -1 if row < longest else row if row > longest else 0
   return {
     "pack": shlex.join(words),
     "train": f"--config.data.max_sequence_length={longest} "
-    "--config.packing.algorithm=auto "
-    f"--config.packing.max_sequences_per_pack={advice.depth}",
+    + (f"--config.packing.row_length={own} " if own else "")
+    + "--config.packing.algorithm=auto "
+    f"--config.packing.max_sequences_per_pack={advice.plan.max_sequences_per_pack}",
   }

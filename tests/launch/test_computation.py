@@ -20,8 +20,9 @@ def choose(*, begun=None, **fields):
   sizes = {"hidden_size": 64, "num_heads": 1}
   named = {name: config.model[name] for name in ("dtype", "attention_impl")}
   model_config = packs.small_config(**sizes, **named)
+  run = settings_of(config)
   found = computation.of_run(
-    settings_of(config), model_config, begun=begun and begun.config
+    run, model_config, run.rows.lengths, begun=begun and begun.config
   )
   return found, (found.config.dtype.name, found.config.attention_impl)
 

@@ -37,9 +37,12 @@ def test_costs_of_packing(advice):
   assert (advice.plan.row_length, advice.plan.max_sequences_per_pack) == (8, 3)
 
 
-def test_a_longer_row_is_advised_where_it_packs_better():
-  histogram = packing.Histogram.from_lengths([20] * 9, max_sequence_length=32)
-  assert advise(histogram).plan.row_length == 64  # 3 packs, of 192 tokens; of 40, 5
+def test_rows_are_those_of_choose_row_length_and_may_be_below_the_limit():
+  lengths = [20] * 9 + [9] * 4
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=64)
+  row = packing.choose_row_length(histogram)
+  assert row < 64
+  assert advise(histogram).plan.row_length == row
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_buckets_cost_least(number, edges):
 
 
 def test_rows_beyond_the_longest_possible_are_left_out(monkeypatch):
-  monkeypatch.setattr("packing.commands.advisor.MAX_ROW_LENGTH", 40)
+  monkeypatch.setattr("packing.row_length.MAX_ROW_LENGTH", 40)
   monkeypatch.setattr("packing.problem.MAX_ROW_LENGTH", 40)
   histogram = packing.Histogram.from_lengths([3, 29, 31], max_sequence_length=32)
   assert advise(histogram).plan.row_length <= 40
