@@ -185,7 +185,7 @@ def with_prompts(number: int):
   examples = []
   for i in range(number):
     ids = rng.integers(1, 31, rng.integers(6, 10)).tolist()
-    prompt = len(ids) if i == 3 else i
+    prompt = len(ids) if i == 3 else i % 6
     examples.append({"input_ids": ids, "labels": [-100] * prompt + ids[prompt:]})
   return examples
 
@@ -234,6 +234,264 @@ def test_ranks_with_different_numbers_of_packs_have_the_gradient_of_all(
     for name, x in alone.named_parameters():
       torch.testing.assert_close(grads[name], x.grad, rtol=1e-5, atol=1e-7)
   assert len(set(calls)) > 1  # as DistributedDataParallel would not have it
+
+
+def with_advantages(number: int):
+  """Samples of prompts, each of which has two; some of their ratios are clipped."""
+  import torch
+
+  rng, model, samples = np.random.default_rng(1), causal_model(), []
+  for example in with_prompts(number):
+    ids = example["input_ids"]
+    with torch.no_grad():
+      logits = model(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    old = [0.0, *logits[range(len(ids) - 1), ids[1:]].tolist()]
+    advantages = rng.normal(size=len(ids)).tolist()
+    old = (np.array(old) + rng.normal(0, 0.3, len(ids))).tolist()
+    samples.append(example | {"advantages": advantages, "old_log_probs": old})
+  return samples
+
+
+LENGTHS_OF_RANKS = [9, 8, 7, 6, 5, 5, 4, 4], [3, 3, 2, 2, 1, 1, 1, 1]
+
+
+def policy_in_rank(rank, ranks, folder, number):
+  """The recipe's step and plan in one of several processes."""
+  import torch
+
+  from packing.torch import PackedCollator
+
+  torch.set_num_threads(1)
+  torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks
+  )
+  backward, recipe = (
+    runpy.run_path(str(RECIPE.with_name(name)))
+    for name in ("packed_steps.py", "packed_policy.py")
+  )
+  model, samples, shared = causal_model(), with_advantages(number), []
+  collator = PackedCollator.for_model(model.config, row_length=20)
+
+  def loss(model, batch):
+    shared.append(batch["position_ids"].eq(0).sum(-1).max() > 2)
+    return recipe["policy_loss"](model, batch)
+
+  found = backward["backward"](
+    model,
+    collator,
+    samples,
+    loss=loss,
+    groups=[i // 2 for i in range(number)],
+    together="device",
+  )
+  plans = [
+    recipe["micro_batches"](
+      LENGTHS_OF_RANKS[rank], 10, ranks=torch.distributed.group.WORLD, **options
+    )
+    for options in ({}, {"groups": [0, 1, 2, 3, 4, 4, 5, 5]}, {"least": 7, "multiple": 4})
+  ]
+  grads = {name: x.grad for name, x in model.named_parameters()}
+  torch.save((found, grads, plans, bool(any(shared))), folder / f"{rank}.pt")
+  torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.extra("torch", "transformers")
+def test_a_policy_step_has_the_loss_and_gradient_of_samples_alone(tmp_path):
+  torch = pytest.importorskip("torch")
+  number = 10
+  torch.multiprocessing.spawn(policy_in_rank, (2, tmp_path, number), nprocs=2, join=True)
+  alone, losses, clipped = causal_model(), [], 0
+  for sample in with_advantages(number):
+    logits = alone(input_ids=torch.tensor([sample["input_ids"]])).logits[0, :-1]
+    log_probs = logits.log_softmax(-1)
+    for i, label in enumerate(sample["labels"][1:], 1):
+      if label == -100:
+        continue
+      ratio = (log_probs[i - 1, label] - sample["old_log_probs"][i]).exp()
+      gains = [x * sample["advantages"][i] for x in (ratio, ratio.clamp(0.8, 1.2))]
+      losses.append(-min(gains))
+      clipped += bool(gains[1] < gains[0])
+  assert 5 < clipped < len(losses) - 5
+  loss = torch.stack(losses).mean()
+  loss.backward()
+  found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2)]
+  for one, grads, _, is_packed in found:
+    assert is_packed
+    assert one == pytest.approx(float(loss.detach()), rel=1e-5)
+    for name, x in alone.named_parameters():
+      torch.testing.assert_close(grads[name], x.grad, rtol=1e-5, atol=1e-7)
+  for plans in zip(*(x[2] for x in found), strict=True):
+    assert len(plans[0]) == len(plans[1])
+    for lengths, plan in zip(LENGTHS_OF_RANKS, plans, strict=True):
+      assert sorted(itertools.chain(*plan)) == [*range(8)]
+      assert max(sum(lengths[i] for i in own) for own in plan) <= 10
+  assert [len(plan) for plan in found[0][2]] == [6, 6, 8]
+  assert all((4 in own) == (5 in own) for own in found[0][2][1])
+
+
+@pytest.mark.extra("torch", "verl", "tensordict")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("group", [1, 4])
+def test_verl_gets_its_micro_batches(is_nested, group):
+  import torch
+  from tensordict import TensorDict
+  from verl.utils import seqlen_balancing
+
+  lengths = np.random.default_rng(group).integers(100, 2000, 64)
+  ids = [torch.full((n,), i) for i, n in enumerate(lengths)]
+  if is_nested:
+    fields = {"input_ids": torch.nested.as_nested_tensor(ids, layout=torch.jagged)}
+  else:
+    fields = {"input_ids": torch.nn.utils.rnn.pad_sequence(ids, True)}
+    fields["attention_mask"] = (
+      torch.arange(fields["input_ids"].shape[1]) < torch.tensor(lengths)[:, None]
+    ).long()
+  batch = TensorDict(fields, batch_size=[64])
+  recipe = runpy.run_path(str(RECIPE.with_name("packed_policy.py")))
+  theirs, ours = (
+    function(batch, 8192, force_group_size=group)
+    for function in (
+      seqlen_balancing.rearrange_micro_batches,
+      recipe["rearrange_micro_batches"],
+    )
+  )
+  assert len(ours[0]) == len(ours[1]) <= len(theirs[0])
+  assert sorted(itertools.chain(*ours[1])) == [*range(64)]
+  for made, own in zip(*ours, strict=True):
+    assert sum(lengths[own]) <= 8192
+    assert [int(x[0]) for x in made["input_ids"].unbind()] == own
+    assert all((i // group * group in own) for i in own)
+
+
+def ddp_in_rank(rank, ranks, folder):
+  """The recipe in one of several processes."""
+  import torch
+
+  torch.set_num_threads(1)
+  torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks
+  )
+  recipe = runpy.run_path(str(RECIPE.with_name("packed_ddp.py")))
+  model = causal_model()
+  loader = recipe["loader_of"](with_prompts(24), model.config, row_length=20, rows=3)
+  optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+  packs = []
+  for epoch in range(2):  # of each epoch and rank, in their order
+    loader.dataset.set_epoch(epoch)
+    loader.sampler.set_epoch(epoch)
+    packs.append([loader.dataset.assignment[i].tolist() for i in loader.sampler])
+  recipe["train"](model, loader, optimizer, epochs=2)
+  torch.save((packs, model.state_dict()), folder / f"{rank}.pt")
+  torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.extra("torch", "transformers")
+def test_two_processes_of_ddp_have_the_weights_of_sequences_alone(tmp_path):
+  """The rows of two ranks have different numbers of targets."""
+  torch = pytest.importorskip("torch")
+  torch.multiprocessing.spawn(ddp_in_rank, (2, tmp_path), nprocs=2, join=True)
+  (first, weights), (second, others) = (
+    torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2)
+  )
+  alone, examples, steps = causal_model(), with_prompts(24), 0
+  optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
+  for ours, theirs in zip(first, second, strict=True):
+    assert len(ours) == len(theirs)
+    assert not {*itertools.chain(*ours)} & {*itertools.chain(*theirs)}
+    for start in range(0, len(ours), 3):
+      losses = []
+      for i in itertools.chain(*ours[start : start + 3], *theirs[start : start + 3]):
+        logits = alone(input_ids=torch.tensor([examples[i]["input_ids"]])).logits[0, :-1]
+        labels = torch.tensor(examples[i]["labels"][1:])
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        losses.append(loss[labels != -100])
+      optimizer.zero_grad()
+      torch.cat(losses).mean().backward()
+      optimizer.step()
+      steps += 1
+  assert steps >= 4
+  assert first[0] != first[1]
+  for name, x in alone.state_dict().items():
+    for found in (weights, others):
+      torch.testing.assert_close(found[name], x, rtol=1e-5, atol=1e-6)
+
+
+def words_tokenizer():
+  """A tokenizer of a causal model, with a word for each of eight letters."""
+  import tokenizers
+  import transformers
+
+  words = ["<unk>", "<end>", "<pad>", *"abcdefgh"]
+  model = tokenizers.models.WordLevel({x: i for i, x in enumerate(words)}, "<unk>")
+  tokenizer = tokenizers.Tokenizer(model)
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+  return transformers.PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<end>", pad_token="<pad>"
+  )
+
+
+@pytest.mark.extra("torch", "transformers", "accelerate", "datasets", "trl")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("has_prompts", [False, True])
+def test_trl_learns_what_it_would_of_padded_sequences_and_of_each_alone(
+  has_prompts, tmp_path
+):
+  """Two epochs of one step each; with prompts, only completions have labels."""
+  import datasets
+  import torch
+  from trl import SFTConfig, SFTTrainer
+
+  rng = np.random.default_rng(0)
+  texts = [" ".join(rng.choice([*"abcdefgh"], n)) for n in rng.integers(4, 14, 23)]
+  records = [{"text": text} for text in texts]
+  if has_prompts:
+    records = [
+      {"prompt": x[:n], "completion": x[n:]}
+      for n, x in zip(rng.integers(1, 3, 23) * 2, texts, strict=True)
+    ]
+  data, tokenizer = datasets.Dataset.from_list(records), words_tokenizer()
+  recipe = runpy.run_path(str(RECIPE.with_name("trl_sft.py")))
+
+  def run(make, size, **given):
+    options = {"output_dir": str(tmp_path), "max_length": 32, "optim": "sgd"} | OPTIONS
+    options |= {"learning_rate": 0.5, "lr_scheduler_type": "constant", "logging_steps": 1}
+    options |= {"max_grad_norm": 0.0, "num_train_epochs": 2, "bf16": False}
+    options |= {"per_device_train_batch_size": size, "gradient_checkpointing": False}
+    trainer = make(causal_model(), SFTConfig(**options), **given)
+    dataset = trainer.train_dataset
+    trainer.train()
+    losses = [float(x["loss"]) for x in trainer.state.log_history if "loss" in x]
+    return trainer, dataset, losses
+
+  padded, prepared, losses = run(
+    SFTTrainer, 23, train_dataset=data, processing_class=tokenizer
+  )
+  packed, packs, found = run(recipe["packed_sft"], 12, examples=data, tokenizer=tokenizer)
+  assert len(packs) <= 12
+  assert packs.epoch == 1
+  assert len(found) == 2
+  assert found == pytest.approx(losses, abs=1e-3)
+  for name, x in padded.model.state_dict().items():
+    torch.testing.assert_close(packed.model.state_dict()[name], x, rtol=1e-5, atol=1e-6)
+  alone = causal_model()
+  optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
+  targets = [x for labels in prepared["labels"] for x in labels[1:] if x != -100]
+  assert (len(targets) < sum(map(len, prepared["labels"])) - 23) == has_prompts
+  for _ in range(2):
+    losses = []
+    for example in prepared:
+      logits = alone(input_ids=torch.tensor([example["input_ids"]])).logits[0, :-1]
+      labels = torch.tensor(example["labels"][1:])
+      loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+      losses.append(loss[labels != -100])
+    optimizer.zero_grad()
+    torch.cat(losses).mean().backward()
+    optimizer.step()
+  for name, x in alone.state_dict().items():
+    torch.testing.assert_close(packed.model.state_dict()[name], x, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.extra("torch", "sentence_transformers", "accelerate")

@@ -50,6 +50,11 @@ class PackedDataset(Dataset):
     self._epoch[0] = check_integer("epoch", epoch, at_least=0)
 
   @property
+  def epoch(self) -> int:
+    """The epoch that was set last."""
+    return int(self._epoch)
+
+  @property
   def plan(self) -> packing.Plan:
     """The plan of all epochs."""
     return self._packs.plan
@@ -57,7 +62,7 @@ class PackedDataset(Dataset):
   @property
   def assignment(self) -> packing.Assignment:
     """Which examples share a pack in this epoch."""
-    own = self._packs.assignment(int(self._epoch))
+    own = self._packs.assignment(self.epoch)
     return packing.Assignment(own.offsets.copy(), own.sequence_ids.copy())
 
   def __len__(self) -> int:
@@ -67,4 +72,4 @@ class PackedDataset(Dataset):
     return self.__getitems__([number])[0]
 
   def __getitems__(self, numbers: Sequence[int]) -> list[list[Any]]:
-    return self._packs.read(int(self._epoch), numbers)
+    return self._packs.read(self.epoch, numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -36,10 +37,16 @@ def packed_trainer(
 
   It trains as on sequences alone: a step's loss is the mean over its labels, also with
   gradient accumulation, a shorter last batch and several processes, and in each epoch
-  other sequences share a row, also after a checkpoint. `evaluate` and `predict` pack, too,
-  and give `compute_metrics` the answers and labels in the order of the examples. For a
-  model with answers by sequence they are [N, L] and [N]; by token, [N, longest, ...], with
-  -100 after the end of a sequence.
+  other sequences share a row, also after a checkpoint. A process that has no row left gets
+  one whose labels do not count. `evaluate` and `predict` pack, too, and give
+  `compute_metrics` the answers and labels in the order of the examples. For a model with
+  answers by sequence they are [N, L] and [N]; by token, [N, longest, ...], with -100 after
+  the end of a sequence.
+
+  A run that continues from a checkpoint ends with the weights of one that was not stopped:
+  the order of rows and the masks of tokens depend on the seed, the epoch and the row alone.
+  The same holds with torchdata's loader. `TrainingArguments` has no option for it; set
+  `trainer.accelerator.dataloader_config.use_stateful_dataloader = True`.
 
   `per_device_train_batch_size` and `per_device_eval_batch_size` count rows; to keep the
   sequences of a step, divide yours by `trainer.train_dataset.plan.packing_factor`.
@@ -71,7 +78,12 @@ def packed_trainer(
   if is_plain and type(model).__name__.endswith("ForSequenceClassification"):
     packed_heads(model)
   _check(model, args)
-  pack = functools.partial(_Packs, model=model, max_sequence_length=max_sequence_length)
+  pack = functools.partial(
+    _Packs,
+    model=model,
+    max_sequence_length=max_sequence_length,
+    seed=args.seed if args.data_seed is None else args.data_seed,
+  )
   collate = functools.partial(_collator, model, masking)
   return PackedTrainer(pack, collate, model, args, train, evaluation, **options)
 
@@ -118,14 +130,29 @@ class MaskingCollator:
       ]
     ).bool()
     is_special |= torch.as_tensor(rows["segment_ids"] == 0)
-    masked, labels = masking.torch_mask_tokens(ids, is_special)
+    if isinstance(packs[0], _Pack):
+      masked, labels = self._by_pack(packs, ids, is_special)
+    else:
+      masked, labels = masking.torch_mask_tokens(ids, is_special)
     return self.collator.arguments(rows | {"input_ids": masked, "labels": labels})
+
+  def _by_pack(
+    self, packs: Sequence[Any], ids: torch.Tensor, is_special: torch.Tensor
+  ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks depend on seed, epoch and pack, not on the batch, its process or its worker."""
+    masking, made = copy.copy(self.masking), []
+    for pack, row, special in zip(packs, ids, is_special, strict=True):
+      seed = np.random.SeedSequence([masking.seed or 0, *pack.key]).generate_state(1)
+      masking.generator = torch.Generator().manual_seed(int(seed[0]))
+      made.append(masking.torch_mask_tokens(row[None], special[None]))
+    masked, labels = zip(*made, strict=True)
+    return torch.cat(masked), torch.cat(labels)
 
 
 def _collator(model: Any, masking: Any, plan: packing.Plan) -> Any:
   answers = "sequence" if has_packed_heads(model) else "token"
   collator = PackedCollator.of(plan, model.config, answers=answers)
-  return collator if masking is None else MaskingCollator(collator, masking)
+  return _Collator(collator if masking is None else MaskingCollator(collator, masking))
 
 
 def _check(model: Any, args: TrainingArguments):
@@ -141,6 +168,16 @@ def _check(model: Any, args: TrainingArguments):
       "torch.nn.DataParallel averages the losses of GPUs whatever they hold. Start one "
       "process for each GPU, with torchrun or accelerate launch."
     )
+  if args.world_size > 1 and not args.average_tokens_across_devices:
+    raise InputError(
+      "average_tokens_across_devices=False averages the means of processes, whatever they "
+      "hold. Leave it out."
+    )
+  if (strategy := args.train_sampling_strategy) not in ("random", "sequential"):
+    raise InputError(
+      f"train_sampling_strategy={strategy!r} sorts single examples. Leave it out: "
+      "rows have one length."
+    )
   if args.batch_eval_metrics or not args.eval_do_concat_batches or args.include_for_metrics:
     raise InputError(
       "batch_eval_metrics, eval_do_concat_batches=False and include_for_metrics show rows "
@@ -151,7 +188,8 @@ def _check(model: Any, args: TrainingArguments):
 class _Packs(PackedDataset):
   """The packs of examples, with their lengths."""
 
-  def __init__(self, examples: Any, *, model: Any, max_sequence_length: int):
+  def __init__(self, examples: Any, *, model: Any, max_sequence_length: int, seed: int):
+    self.seed = seed
     if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
       raise InputError(
         f"Examples are a {type(examples).__name__}, which has no length. Give a list or a "
@@ -169,6 +207,70 @@ class _Packs(PackedDataset):
     )
     plan = packing.pack(self.lengths, max_sequence_length=max_sequence_length)
     super().__init__(examples, plan, lengths=self.lengths)
+
+  def __getitems__(self, numbers: Sequence[int]) -> list[list[Any]]:
+    """Packs; a number from `len(self)` on is that of a dummy."""
+    real = [number % len(self) for number in numbers]
+    key = self.seed, self.epoch
+    return [
+      _Pack(pack, key=(*key, number), is_dummy=number >= len(self))
+      for number, pack in zip(numbers, super().__getitems__(real), strict=True)
+    ]
+
+
+class _Pack(list):
+  """The examples of a pack; what makes it unlike others, for random numbers.
+
+  The labels of a dummy do not count. A process has it where there is no other row.
+  """
+
+  def __init__(self, examples: list[Any], *, key: tuple[int, ...], is_dummy: bool):
+    super().__init__(examples)
+    self.key, self.is_dummy = key, is_dummy
+
+
+@dataclasses.dataclass(frozen=True)
+class _Collator:
+  """Lays out packs by another collator, and takes away the labels of dummies."""
+
+  collator: PackedCollator | MaskingCollator
+
+  def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
+    batch = self.collator(packs)
+    is_dummy = torch.tensor([pack.is_dummy for pack in packs])
+    if is_dummy.any():
+      if "sequence_mask" in batch:
+        batch["sequence_mask"] &= ~is_dummy[:, None]
+      if "labels" in batch and not batch["labels"].is_floating_point():
+        labels = batch["labels"].reshape(len(packs), -1)  # also of one long row
+        labels = labels.masked_fill(is_dummy[:, None], IGNORED)
+        batch["labels"] = labels.view_as(batch["labels"])
+    return batch
+
+
+class _Order(torch.utils.data.Sampler):
+  """Numbers of packs, the same in all processes and after a checkpoint.
+
+  Args:
+    packs: their epoch is that of the order.
+    multiple: numbers of dummies follow up to a multiple of this. accelerate would repeat
+      rows instead, and train on them twice.
+    is_random: whether each epoch has a random order, or the numbers are sorted.
+  """
+
+  def __init__(self, packs: _Packs, *, multiple: int, is_random: bool = False):
+    self._packs, self._is_random = packs, is_random
+    self._number = -(-len(packs) // multiple) * multiple
+
+  def __len__(self) -> int:
+    return self._number
+
+  def __iter__(self) -> Iterator[int]:
+    order = np.arange(self._number)
+    packs = self._packs
+    if self._is_random:
+      np.random.default_rng([packs.seed, packs.epoch]).shuffle(order[: len(packs)])
+    return iter(order.tolist())
 
 
 def _plain(model: Any) -> type:
@@ -228,6 +330,36 @@ class PackedTrainer(Trainer):
     # `compute_loss` divides by the labels of all micro-batches, whatever the model does.
     self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
     self._sums = np.zeros(2)  # of losses and of labels, in this evaluation
+
+  # ---- the order of rows -------------------------------------------------------------
+
+  def _get_train_sampler(self, train_dataset: Any = None) -> _Order:
+    args, packs = self.args, self.train_dataset if train_dataset is None else train_dataset
+    return _Order(
+      packs,
+      multiple=1 if args.dataloader_drop_last else self._rows(self._train_batch_size),
+      is_random=args.train_sampling_strategy == "random",
+    )
+
+  def _get_eval_sampler(self, eval_dataset: Any) -> _Order:
+    return _Order(eval_dataset, multiple=self._rows(self.args.eval_batch_size))
+
+  def get_train_dataloader(self) -> Any:
+    loader = super().get_train_dataloader()
+    # Loaders draw seeds for workers, and torchdata's at another time after a checkpoint;
+    # dropout would then get other numbers.
+    base = loader.base_dataloader
+    base.generator = torch.Generator()
+    if hasattr(base, "load_state_dict"):  # torchdata's, whose workers read epoch 0 already
+      base.load_state_dict({})
+    return loader
+
+  def _rows(self, batch_size: int) -> int:
+    """Rows that all processes take together. One process takes any number, or drops it."""
+    ranks, is_split = self.args.world_size, self.args.accelerator_config.split_batches
+    if ranks == 1 and not self.args.dataloader_drop_last:
+      return 1
+    return batch_size * (1 if is_split else ranks)
 
   # ---- the loss ----------------------------------------------------------------------
 
@@ -325,6 +457,8 @@ class PackedTrainer(Trainer):
       )
 
     self.compute_metrics = None if given is None else in_order
+    # Instead of `gather_for_metrics`, which cuts off what accelerate repeats.
+    self.gather_function = self.accelerator.gather
     try:
       output = super().evaluation_loop(
         dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix

@@ -1,5 +1,8 @@
 """`packed_trainer` against sequences alone: weights, metrics, resumption, masked tokens."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 
@@ -174,7 +177,7 @@ def test_metrics_are_those_of_unpacked_examples_in_their_order(tmp_path):
   np.testing.assert_allclose(unlabelled.predictions, logits, atol=1e-5)
   assert unlabelled.label_ids is None
   assert trainer.compute_metrics is measure
-  assert trainer.data_collator.max_sequences == depths[0]
+  assert trainer.data_collator.collator.max_sequences == depths[0]
 
 
 def test_answers_by_token_are_those_of_each_example(tmp_path):
@@ -216,21 +219,150 @@ def test_a_dataset_is_trained_on_in_bfloat16_without_its_other_columns(tmp_path)
   assert losses[1] != losses[0]
 
 
+# ---- several processes ---------------------------------------------------------------
+
+PROBLEMS = {
+  "class": "ForSequenceClassification",
+  "number": "ForSequenceClassification",
+  "several": "ForSequenceClassification",
+  "tokens": "ForMaskedLM",
+  "masked": "ForMaskedLM",
+}
+OF_RANKS = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2}
+EVALUATED = ("eval_loss", "eval_sum", "eval_number")
+
+
+def of_problem(problem, number, longest=12):
+  if problem == "masked":
+    return [{"input_ids": x["input_ids"]} for x in examples(number, longest)]
+  return examples(number, longest, problem)
+
+
+def in_order(found):
+  """Depends on the order of examples, for labels of each kind."""
+  weights = np.arange(1, len(found.label_ids) + 1)
+  own = found.predictions.reshape(len(weights), -1).sum(-1)
+  return {"sum": float((weights * own).sum()), "number": len(weights)}
+
+
+def trained_and_evaluated(problem, folder, **options):
+  """Weights, losses of the steps and metrics; the last batch has one row."""
+  trainer = packed_trainer(
+    make(PROBLEMS[problem], num_labels=1 if problem == "number" else 3),
+    of_problem(problem, 12),
+    of_problem(problem, 14, longest=7),
+    args=arguments(folder, logging_steps=1, **options),
+    max_sequence_length=LONGEST,
+    masking=masking(folder, mlm_probability=0.4) if problem == "masked" else None,
+    compute_metrics=in_order,
+    preprocess_logits_for_metrics=last_logit,
+  )
+  assert [len(trainer.train_dataset), len(trainer.eval_dataset)] == [5, 5]
+  trainer.train()
+  losses = [float(x["loss"]) for x in trainer.state.log_history if "loss" in x]
+  found = trainer.evaluate()
+  return trainer.model.state_dict(), losses, [found[name] for name in EVALUATED]
+
+
+def last_logit(logits, labels):
+  return logits[..., -1]
+
+
+def in_rank(rank, ranks, folder, cases):
+  """Trains in one of several processes, and saves what each case finds."""
+  torch.set_num_threads(1)
+  torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks
+  )
+  os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+  os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}  # asked for, not used
+  for number, (problem, options) in enumerate(cases):
+    found = trained_and_evaluated(problem, folder, **options)
+    torch.save(found, folder / f"{number}-{rank}.pt")
+  with pytest.raises(packing.InputError, match="averages the means of processes"):
+    trained_and_evaluated("class", folder, average_tokens_across_devices=False)
+  torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_weights_and_metrics_of_one(tmp_path):
+  """Also where the last batch has fewer rows than processes, so that one has dummies."""
+  cases = [(problem, OF_RANKS) for problem in PROBLEMS]
+  cases += [("class", OF_RANKS | {"gradient_accumulation_steps": 2})]
+  cases += [("class", OF_RANKS | {"dataloader_drop_last": True})]
+  torch.multiprocessing.spawn(in_rank, (2, tmp_path, cases), nprocs=2, join=True)
+  for number, (problem, options) in enumerate(cases):
+    options |= {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 3}
+    weights, losses, metrics = trained_and_evaluated(problem, tmp_path, **options)
+    for rank in range(2):
+      found = torch.load(tmp_path / f"{number}-{rank}.pt", weights_only=False)
+      for name, x in weights.items():
+        torch.testing.assert_close(found[0][name], x, rtol=1e-5, atol=1e-6)
+      assert found[1] == pytest.approx(losses, rel=1e-5)
+      assert found[2] == pytest.approx(metrics, rel=1e-5)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_dummies_have_no_labels(problem, tmp_path):
+  model = make(PROBLEMS[problem], num_labels=1 if problem == "number" else 3)
+  data = of_problem(problem, 9)
+  trainer = packed_trainer(
+    model,
+    data,
+    args=arguments(tmp_path),
+    max_sequence_length=LONGEST,
+    masking=masking(tmp_path, mlm_probability=1.0) if problem == "masked" else None,
+  )
+  packs = trainer.train_dataset
+  real, dummy = packs.__getitems__([0, len(packs)])
+  assert [*dummy] == [*real]
+  batch = trainer.data_collator([real, dummy])
+  alone = trainer.data_collator([real])
+  counted = trainer._get_num_items_in_batch
+  assert int(counted([batch], "cpu")) == int(counted([alone], "cpu")) > 0
+  empty = trainer.data_collator([dummy])
+  assert int(counted([empty], "cpu")) == 0
+  assert float(trainer.compute_loss(model, empty).detach()) == 0
+
+
 # ---- resumption ----------------------------------------------------------------------
 
 
-def test_a_run_continues_from_any_checkpoint_with_the_same_weights(tmp_path):
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize(
+  ("problem", "workers"), [("class", 0), ("masked", 0), ("masked", 2)]
+)
+def test_a_run_continues_from_any_checkpoint_with_the_same_weights(
+  problem, workers, stateful, tmp_path
+):
   """From the middle of the second epoch and from its end, with dropout."""
-  data = examples(15)
+  if stateful:
+    pytest.importorskip("torchdata.stateful_dataloader")
+  data = of_problem(problem, 15)
   options = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 1}
   options |= {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
+  options |= {"dataloader_num_workers": workers}
+  stop = []
+
+  class Stop(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+      control.should_training_stop = state.global_step in stop
 
   def run(start=None):
     torch.manual_seed(1)
-    model = make(hidden_dropout_prob=0.1)
+    model = make(PROBLEMS[problem], hidden_dropout_prob=0.1)
     trainer = packed_trainer(
-      model, data, args=arguments(tmp_path, **options), max_sequence_length=LONGEST
+      model,
+      data,
+      args=arguments(tmp_path, **options),
+      max_sequence_length=LONGEST,
+      masking=masking(tmp_path) if problem == "masked" else None,
+      callbacks=[Stop()],
     )
+    trainer.accelerator.dataloader_config.use_stateful_dataloader = stateful
+    kind = trainer.get_train_dataloader().base_dataloader
+    assert ("Stateful" in type(kind).__name__) == stateful
     packs: list[int] = []
     to = trainer.train_dataset.set_epoch
 
@@ -247,6 +379,10 @@ def test_a_run_continues_from_any_checkpoint_with_the_same_weights(tmp_path):
   assert steps >= 2
   assert epochs == [0, 1, 2]
   for step, expected in ((steps + 1, [1, 2]), (2 * steps, [2])):
+    shutil.rmtree(tmp_path / f"checkpoint-{step}")
+    stop[:] = [step]
+    assert run()[0].state.global_step == step  # with its checkpoint
+    stop.clear()
     resumed, epochs = run(str(tmp_path / f"checkpoint-{step}"))
     assert epochs == expected
     for name, x in whole.model.state_dict().items():
@@ -334,6 +470,7 @@ def test_what_would_not_equal_sequences_alone_is_refused(tmp_path):
     make(),
     [{"input_ids": [5] * 13}],
   )
+  refused("sorts single ex", make(), data, train_sampling_strategy="group_by_length")
   refused("show rows to compute_metrics", make(), data, eval_do_concat_batches=False)
   with pytest.raises(packing.InputError, match="Give evaluation=examples"):
     packed_trainer(
