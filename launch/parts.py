@@ -122,7 +122,7 @@ class Rows(Part):
 
   @property
   def lengths(self) -> set[int]:
-    """The lengths of rows that a run computes, in tokens, without those that are `CHOSEN`."""
+    """The lengths of rows that a run computes, in tokens, but those that are `CHOSEN`."""
     return {self.max_sequence_length}
 
 
