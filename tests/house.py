@@ -26,8 +26,8 @@ ROOMS = {
   "modern_bert gpt2 models files weights hf testing __main__",
   "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
   "evaluation",
-  "launch": "options parts settings door workdir command computation recipe machine plans data "
-  "init_from record shares prepare_run summary sweep",
+  "launch": "options parts settings door workdir command computation recipe machine plans "
+  "data init_from record shares prepare_run summary sweep",
   "lab": "machine table options pages pictures exhibits statistics records real_data "
   "timing report part plans studies command",
   "experiments": "finetuning load_balance packing_paper contamination atom_size real_size "
