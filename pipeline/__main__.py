@@ -16,8 +16,7 @@ import packing
 from packing import InputError
 from packing.commands.program import Parser, fail, print_result
 from packing.errors import check_integer
-from pipeline.batches.audit import AuditError, audit, report
-from pipeline.dataset import PreparedDataset, open_dataset
+from pipeline.dataset import PreparedDataset
 from pipeline.preparation.beam import BeamRunner
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import TOO_LONG, DatasetSettings
@@ -51,37 +50,22 @@ examples:
 If the command is stopped, run it again: it resumes where it stopped. If the dataset is
 complete, it does nothing.
 """
-_AUDIT_EXAMPLES = """examples:
-  python -m pipeline audit data/quickstart --config configs/quickstart.py
-  python -m pipeline audit data/quickstart --config configs/quickstart.py \\
-      --config.packing.algorithm=optimal --epoch 3 --hosts 4 --json
-
-Proves that each sequence occurs once, each token is where it belongs and every field is
-right. Otherwise prints the first difference and exits with status 1.
-"""
 
 
 def main(arguments: list[str] | None = None) -> int:
   """Runs one command; returns the exit status."""
-  parser = _parser()
-  options, rest = parser.parse_known_args(arguments)
-  options.overrides = [text for text in rest if text.startswith("--config.")]
-  if len(options.overrides) < len(rest) or (rest and "config" not in options):
-    parser.error(f"Expected options of {options.command}, found {' '.join(rest)!r}.")
-  again = "Run the same command again"
-  again += ": it resumes where it stopped." if options.command == "prepare" else "."
+  options = _parser().parse_args(arguments)
+  again = "Run the same command again: it resumes where it stopped."
   try:
-    status, text = options.run(options)
+    text = _prepare(options)
   except InputError as error:
     return fail(2, str(error))
-  except AuditError as error:
-    return fail(1, f"audit failed: {error}")
   except KeyboardInterrupt:
     return fail(130, f"Stopped. {again}")
   except OSError as error:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return fail(1, f"{error}. Make room. {again}" if is_full else f"{error}.")
-  return print_result(text, status)
+  return print_result(text)
 
 
 def _parser() -> Parser:
@@ -90,21 +74,17 @@ def _parser() -> Parser:
     description="Turns text into sequences on disk, ready to be packed.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  for name, add, run, text, epilog in (
-    ("prepare", _add_prepare, _prepare, "turn text into sequences", _PREPARE_EXAMPLES),
-    ("audit", _add_audit, _audit, "prove that batches are right", _AUDIT_EXAMPLES),
-  ):
-    command = commands.add_parser(
-      name,
-      help=text,
-      description=text[0].upper() + text[1:] + ".",
-      epilog=epilog,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
-    )
-    command.set_defaults(run=run)
-    add(command)
-    command.add_argument("--json", action="store_true", help="print one JSON object")
+  text = "turn text into sequences"
+  command = commands.add_parser(
+    "prepare",
+    help=text,
+    description=text[0].upper() + text[1:] + ".",
+    epilog=_PREPARE_EXAMPLES,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  _add_prepare(command)
+  command.add_argument("--json", action="store_true", help="print one JSON object")
   return parser
 
 
@@ -189,7 +169,7 @@ def _runner(options) -> BeamRunner | None:
   return BeamRunner(options.runner, options.runner_option) if options.runner else None
 
 
-def _prepare(options) -> tuple[int, str]:
+def _prepare(options) -> str:
   names = [field.name for field in dataclasses.fields(DatasetSettings)]
   given = {name: getattr(options, name) for name in names}
   for name in ("source", "held_out_source", "mismatched_source"):
@@ -201,7 +181,7 @@ def _prepare(options) -> tuple[int, str]:
   dataset = prepare(
     options.out, settings, num_workers=options.workers, runner=_runner(options)
   )
-  return 0, _described(dataset, options)
+  return _described(dataset, options)
 
 
 def _described(dataset: PreparedDataset, options) -> str:
@@ -233,30 +213,6 @@ def _described(dataset: PreparedDataset, options) -> str:
       ]
       lines.append(f"{'':<12} {'':>14} {', '.join(details)}")
   return "\n".join(lines)
-
-
-def _add_audit(command):
-  command.add_argument("directory", metavar="DIR", help="a prepared dataset")
-  text = "the run's config; set a field with --config.a.b=VALUE, as for train.py"
-  command.add_argument("--config", required=True, metavar="F.py", help=text)
-  command.add_argument("--epoch", type=int, default=0, metavar="N", help="default: 0")
-  text = "join the blocks of H processes (default: 1)"
-  command.add_argument("--hosts", type=int, default=1, metavar="H", help=text)
-
-
-def _audit(options) -> tuple[int, str]:
-  from launch.data import make_audit_loader  # here, since it imports JAX
-  from launch.door import read_settings
-
-  check_integer("--epoch", options.epoch, at_least=0)
-  check_integer("--hosts", options.hosts, at_least=1)
-  loader = make_audit_loader(
-    read_settings(options.config, options.overrides),
-    open_dataset(options.directory),
-    process_count=options.hosts,
-  )
-  result = audit(loader, epoch=options.epoch)
-  return 0, json.dumps(result) if options.json else report(result, loader.plan)
 
 
 if __name__ == "__main__":

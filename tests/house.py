@@ -27,7 +27,7 @@ ROOMS = {
   "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
   "evaluation",
   "launch": "options parts settings door workdir command computation recipe machine plans "
-  "data init_from record shares prepare_run summary sweep",
+  "data init_from record shares prepare_run summary sweep audit",
   "lab": "machine table options pages pictures exhibits statistics records real_data "
   "timing report part plans studies command",
   "experiments": "finetuning load_balance packing_paper contamination atom_size real_size "
@@ -45,8 +45,6 @@ MAY_IMPORT: dict[str, set[str]] = {
   "benchmarks": {"packing", "model", "pipeline", "training", "launch", "lab"},
   "experiments": {"packing", "model", "pipeline", "training", "launch", "lab"},
 }
-# A command that stands above all packages, as train.py does: it audits a run's batches.
-PROGRAM = pathlib.Path("pipeline/__main__.py")
 
 
 def files(package: str, root: pathlib.Path = ROOT) -> list[pathlib.Path]:

@@ -10,7 +10,7 @@ import pytest
 
 import packing
 import pipeline
-from pipeline import __main__ as command
+from launch import audit as command
 from pipeline.batches.audit import AuditError, audit
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.packed import pack_rows
@@ -174,7 +174,7 @@ def test_packs_that_are_not_those_of_the_plan_are_seen(store, monkeypatch):
 @pytest.fixture
 def arguments(reference):
   length = "--config.data.max_sequence_length=61"
-  return ["audit", str(reference.directory), CONFIG, length]
+  return [str(reference.directory), CONFIG, length]
 
 
 def test_the_command_prints_the_certificate_and_what_it_proved(arguments, capsys):
@@ -204,7 +204,7 @@ def test_only_masked_tasks_are_audited_with_masks(
   fields |= {"min_sentences": 1}
   settings = pipeline.DatasetSettings(str(source), 128, task=task, **fields)
   pipeline.prepare(tmp_path / "d", settings)
-  assert command.main(["audit", str(tmp_path / "d"), CONFIG, "--json"]) == 0
+  assert command.main([str(tmp_path / "d"), CONFIG, "--json"]) == 0
   result = json.loads(capsys.readouterr().out)
   assert (result["sequences"], result["masked_tokens"]) == (5, masked)
 
