@@ -343,9 +343,9 @@ def test_a_run_continues_from_any_checkpoint_with_the_same_weights(
   options = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 1}
   options |= {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
   options |= {"dataloader_num_workers": workers}
-  stop = []
+  stop: list[int] = []
 
-  class Stop(transformers.TrainerCallback):
+  class Stop(transformers.TrainerCallback):  # type: ignore[name-defined]
     def on_step_end(self, args, state, control, **_):
       control.should_training_stop = state.global_step in stop
 
