@@ -154,6 +154,8 @@ class PlannedPacks:
       lengths = [length_of(examples[i], f"Example {i}") for i in range(len(examples))]
     self.plan, self._examples, self._same_types = plan, examples, SameTypes()
     lengths = check_same_lengths(lengths, plan.histogram)
+    # Workers that are not forked get a copy, of 2 bytes a sequence or even 1.
+    lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
     seed = check_integer("seed", seed, at_least=0)
     self._assigned = keep(functools.partial(assign_epoch, plan, lengths, seed))
 

@@ -531,6 +531,13 @@ def read(dataset, number):
   return os.getpid(), own, first_tokens([dataset[number]])[0]
 
 
+def test_a_worker_that_is_spawned_gets_two_bytes_a_sequence():
+  lengths = [300, 200] * 50_000
+  plan = packing.pack(lengths, max_sequence_length=512)
+  dataset = PackedDataset(range(len(lengths)), plan, lengths=lengths)
+  assert len(pickle.dumps(dataset)) < 2.2 * len(lengths)
+
+
 def test_workers_share_a_file_which_goes_with_the_dataset(tmp_path, monkeypatch):
   monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
   dataset = PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS)
