@@ -18,8 +18,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the ground up: a room imports only rooms that stand before it.
 ROOMS = {
   "packing": "errors files histogram problem algorithms certificate assignment "
-  "plan planfile row arrow epochs online batches pack commands testing torch grain "
-  "datasets __main__",
+  "plan planfile row arrow epochs online batches pack row_length commands testing torch "
+  "grain datasets __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction __main__",
   "model": "config dropout layer_norm masks attention losses products blocks bert "
