@@ -328,22 +328,22 @@ def test_dummies_have_no_labels(problem, tmp_path):
 # ---- resumption ----------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
-@pytest.mark.parametrize("stateful", [False, True])
-@pytest.mark.parametrize(
-  ("problem", "workers"), [("class", 0), ("masked", 0), ("masked", 2)]
-)
-def test_a_run_continues_from_any_checkpoint_with_the_same_weights(
-  problem, workers, stateful, tmp_path
-):
+def continue_from_checkpoints(_, problem, workers, stateful, folder):
   """From the middle of the second epoch and from its end, with dropout."""
-  if stateful:
-    pytest.importorskip("torchdata.stateful_dataloader")
+  torch.multiprocessing.set_start_method("fork", force=True)  # which is the fastest
   data = of_problem(problem, 15)
   options = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 1}
   options |= {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
   options |= {"dataloader_num_workers": workers}
   stop: list[int] = []
+  epochs: list[int] = []
+  set_epoch = packing.torch.PackedDataset.set_epoch
+
+  def noted(self, epoch):
+    epochs.append(epoch)
+    set_epoch(self, epoch)
+
+  packing.torch.PackedDataset.set_epoch = noted  # in this process, which ends with the test
 
   class Stop(transformers.TrainerCallback):  # type: ignore[name-defined]
     def on_step_end(self, args, state, control, **_):
@@ -355,38 +355,45 @@ def test_a_run_continues_from_any_checkpoint_with_the_same_weights(
     trainer = packed_trainer(
       model,
       data,
-      args=arguments(tmp_path, **options),
+      args=arguments(folder, **options),
       max_sequence_length=LONGEST,
-      masking=masking(tmp_path) if problem == "masked" else None,
+      masking=masking(folder) if problem == "masked" else None,
       callbacks=[Stop()],
     )
     trainer.accelerator.dataloader_config.use_stateful_dataloader = stateful
     kind = trainer.get_train_dataloader().base_dataloader
     assert ("Stateful" in type(kind).__name__) == stateful
-    packs: list[int] = []
-    to = trainer.train_dataset.set_epoch
-
-    def set_epoch(epoch, packs=packs, to=to):
-      packs.append(epoch)
-      to(epoch)
-
-    trainer.train_dataset.set_epoch = set_epoch
+    epochs.clear()
     trainer.train(resume_from_checkpoint=start)
-    return trainer, sorted({*packs})
+    return trainer, sorted({*epochs})
 
-  whole, epochs = run()
+  whole, made = run()
   steps = whole.state.max_steps // 3
   assert steps >= 2
-  assert epochs == [0, 1, 2]
+  assert made == [0, 1, 2]
   for step, expected in ((steps + 1, [1, 2]), (2 * steps, [2])):
-    shutil.rmtree(tmp_path / f"checkpoint-{step}")
+    shutil.rmtree(folder / f"checkpoint-{step}")
     stop[:] = [step]
     assert run()[0].state.global_step == step  # with its checkpoint
     stop.clear()
-    resumed, epochs = run(str(tmp_path / f"checkpoint-{step}"))
-    assert epochs == expected
+    resumed, made = run(str(folder / f"checkpoint-{step}"))
+    assert made == expected
     for name, x in whole.model.state_dict().items():
       assert torch.equal(resumed.model.state_dict()[name], x), name
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize(
+  ("problem", "workers"), [("class", 0), ("masked", 0), ("masked", 2)]
+)
+def test_a_run_continues_from_any_checkpoint_with_the_same_weights(
+  problem, workers, stateful, tmp_path
+):
+  if stateful:
+    pytest.importorskip("torchdata.stateful_dataloader")
+  # In a process without JAX's threads, which do not survive the fork of workers.
+  given = problem, workers, stateful, tmp_path
+  torch.multiprocessing.spawn(continue_from_checkpoints, given, nprocs=1)
 
 
 # ---- masked tokens -------------------------------------------------------------------
