@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -343,7 +344,8 @@ def continue_from_checkpoints(_, problem, workers, stateful, folder):
     epochs.append(epoch)
     set_epoch(self, epoch)
 
-  packing.torch.PackedDataset.set_epoch = noted  # in this process, which ends with the test
+  # In this process, which ends with the test.
+  mock.patch.object(packing.torch.PackedDataset, "set_epoch", noted).start()
 
   class Stop(transformers.TrainerCallback):  # type: ignore[name-defined]
     def on_step_end(self, args, state, control, **_):
