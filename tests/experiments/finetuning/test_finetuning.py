@@ -160,6 +160,7 @@ def test_real_files_have_the_lengths_of_table_6(task, tmp_path):
   config.data.columns = files.columns
   config.data.vocab_file = str(data / "minilm-l6-h384" / "vocab.txt")
   config.data.directory = str(tmp_path / "data")
+  config.model.init_from = str(data / "minilm-l6-h384")
   dataset = prepare_dataset(settings_of(config).data)
   expected = packing.load_histogram(f"glue_{task}_128").counts
   assert np.bincount(dataset.train.lengths, minlength=129)[1:].tolist() == expected.tolist()
