@@ -27,8 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
   """Runs the command; returns the exit status."""
   parser = _parser()
   options, fields = parser.parse_known_args(arguments)
-  if not all(field.startswith("--config.") for field in fields):
-    parser.error(f"Expected options and --config.FIELD=VALUE, found {' '.join(fields)!r}.")
+  if wrong := [field for field in fields if not field.startswith("--config.")]:
+    parser.error(f"Expected options and --config.FIELD=VALUE, found {' '.join(wrong)!r}.")
   try:
     text = _audit(options, fields)
   except InputError as error:

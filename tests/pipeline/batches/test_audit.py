@@ -236,3 +236,10 @@ def test_a_users_mistake_is_reported_with_status_2(arguments, capsys, options, m
   assert message in output.err
   assert output.err.startswith("error: ")
   assert len(output.err.splitlines()) == 1
+
+
+def test_unknown_words_are_refused(arguments, capsys):
+  with pytest.raises(SystemExit) as stop:
+    command.main([*arguments, "extra"])
+  assert stop.value.code == 2
+  assert "found 'extra'" in capsys.readouterr().err

@@ -242,7 +242,7 @@ def test_the_folder_may_be_the_current_one(corpus, tmp_path, monkeypatch):
   ("words", "status", "text"),
   [
     ("prepare --help", 0, "resumes where it stopped"),
-    ("audit d --config=c.py extra", 2, "found 'extra'"),
+    ("prepare --source=a --max-sequence-length=9 --out=d extra", 2, "arguments: extra"),
   ],
 )
 def test_help_teaches_and_unknown_words_are_refused(capsys, words, status, text):
