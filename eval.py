@@ -17,6 +17,8 @@ import math
 import os
 import pathlib
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from training import compiler, memory
 
@@ -31,7 +33,7 @@ from ml_collections import config_flags
 
 from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
-from launch.door import settings_of
+from launch.door import changed, flat, settings_of
 from launch.machine import check_machine
 from launch.options import check
 from launch.plans import row_lengths
@@ -70,7 +72,9 @@ _COMPUTATION_FIELDS = (
 
 
 def main():
-  run, folder = settings_of(_CONFIG.value), pathlib.Path(_WORKDIR.value)
+  config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  # A run on a stream is evaluated without it, so also by other rows.
+  run = settings_of(changed(config, {"data.stream": ""}, where="--config"))
   memory.keep()
   compiler.keep_programs()
   processes.start()
@@ -80,7 +84,7 @@ def main():
   check_machine(computed, num_devices=mesh.size)
   used = ""
   if workdir.is_run(folder):
-    stored, why = open_run(run, folder, sharding=replicated(mesh))
+    stored, why = open_run(flat(config), folder, sharding=replicated(mesh))
     used = f"step {stored.step} of {folder} ({why}), "
   else:
     stored = open_model(computed, folder)
@@ -144,16 +148,16 @@ def as_flags(words: list[str]) -> list[str]:
 
 
 def open_run(
-  run: RunSettings, folder: pathlib.Path, *, sharding
+  config: Mapping[str, Any], folder: pathlib.Path, *, sharding
 ) -> tuple[weights.StoredModel, str]:
-  """Opens a checkpoint of a run, whose data and model must be those of the settings.
+  """Opens a checkpoint of a run, whose data and model must be those of the config.
 
   Returns:
     The checkpoint, and why this one, as in `choose_step`.
   """
   workdir.check_same(
     folder,
-    run.given,
+    config,
     groups=("seed", "data.", "model."),
     ignore=_COMPUTATION_FIELDS,
     remedy="by leaving these fields out",
@@ -195,8 +199,8 @@ def open_model(run: RunSettings, folder: pathlib.Path) -> weights.StoredModel:
 def for_evaluation(run: RunSettings, *, num_devices: int) -> RunSettings:
   """The settings with a batch size for this number of devices.
 
-  Without FSDP, trackers and the stream of a run. Without the dropout of attention, which
-  evaluation does not have, so that any implementation of attention may be used.
+  Without FSDP and trackers. Without the dropout of attention, which evaluation does not
+  have, so that any implementation of attention may be used.
   """
   rows = math.ceil(run.train.rows_at_once / num_devices) * num_devices
   config = dataclasses.replace(run.model.config, attention_dropout_rate=0.0)
@@ -205,7 +209,6 @@ def for_evaluation(run: RunSettings, *, num_devices: int) -> RunSettings:
     train=dataclasses.replace(
       run.train, batch_size=rows, micro_batch_size=0, fsdp=1, trackers=""
     ),
-    data=dataclasses.replace(run.data, stream=""),
     model=dataclasses.replace(run.model, config=config),
   )
 
