@@ -263,7 +263,6 @@ class Model(Part):
     vocab_size: int,
     sizes: model.ModelConfig | None = None,
     num_labels: int = 2,
-    dtype: Any = None,
   ) -> model.ModelConfig:
     """The config of the model for a dataset.
 
@@ -271,9 +270,8 @@ class Model(Part):
       vocab_size: V.
       sizes: the model to take the sizes of layers from, if `size` is `GIVEN`.
       num_labels: classes of a sequence; 1 for regression.
-      dtype: of the computation, if not that of the run.
     """
-    fields: dict[str, Any] = {"vocab_size": vocab_size, "dtype": dtype or self.dtype}
+    fields: dict[str, Any] = {"vocab_size": vocab_size, "dtype": self.dtype}
     if isinstance(self.config, model.EncoderConfig):
       fields["num_labels"] = num_labels
     if self.size == GIVEN:

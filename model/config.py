@@ -86,7 +86,8 @@ def compute_capability(device: jax.Device) -> float:
 class ModelConfig:
   """The fields that all models have.
 
-  The metadata of fields that a run's config has, too, say what they mean.
+  What the fields mean that a run's config has, too, stands in their metadata, and in
+  docs/config.md under `model`.
 
   Attributes:
     vocab_size: V.

@@ -74,11 +74,10 @@ def _parser() -> Parser:
     description="Turns text into sequences on disk, ready to be packed.",
   )
   commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-  text = "turn text into sequences"
   command = commands.add_parser(
     "prepare",
-    help=text,
-    description=text[0].upper() + text[1:] + ".",
+    help="turn text into sequences",
+    description="Turn text into sequences.",
     epilog=_PREPARE_EXAMPLES,
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,

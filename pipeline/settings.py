@@ -23,7 +23,7 @@ def _field(meaning: str, *, default: Any = dataclasses.MISSING) -> Any:
 class DatasetSettings:
   """Everything that a prepared dataset depends on.
 
-  The metadata of each field that a run's config has, too, say what it means.
+  What each of the fields means stands in its metadata, and in docs/config.md under `data`.
 
   Attributes:
     shard_bytes: bytes of documents in a shard; random next segments come from the same

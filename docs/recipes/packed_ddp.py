@@ -28,6 +28,7 @@ def train(model, loader, optimizer, *, epochs: int):
     for batch in loader:
       number = (batch["labels"] != -100).sum().to(device)
       torch.distributed.all_reduce(number)
+      number = number.clamp(min=1)  # without targets, the loss is 0, not 0 / 0
       loss = model(**batch, num_items_in_batch=number).loss  # the sum / number
       (loss * torch.distributed.get_world_size()).backward()  # ranks are averaged
       optimizer.step()

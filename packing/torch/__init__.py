@@ -20,21 +20,22 @@ from packing.row import IGNORED
 from packing.torch.collator import PackedCollator
 from packing.torch.dataset import PackedDataset
 from packing.torch.heads import packed_heads
+from packing.torch.masking import MaskingCollator
 from packing.torch.stream import PackedIterableDataset
 
 __all__ = [
   "IGNORED",
+  "MaskingCollator",
   "PackedCollator",
   "PackedDataset",
   "PackedIterableDataset",
   "packed_heads",
 ]
-_OF_TRANSFORMERS = ("MaskingCollator", "packed_trainer")  # imported when they are asked for
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _OF_TRANSFORMERS:
+  if name != "packed_trainer":  # which needs transformers
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  from packing.torch import trainer
+  from packing.torch.trainer import packed_trainer
 
-  return getattr(trainer, name)
+  return packed_trainer

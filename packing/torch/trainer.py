@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import inspect
@@ -21,6 +20,7 @@ from packing.row import IGNORED, length_of
 from packing.torch.collator import PackedCollator
 from packing.torch.dataset import PackedDataset
 from packing.torch.heads import has_packed_heads, packed_heads
+from packing.torch.masking import KeyedPack, MaskingCollator
 
 
 def packed_trainer(
@@ -88,67 +88,6 @@ def packed_trainer(
   return PackedTrainer(pack, collate, model, args, train, evaluation, **options)
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskingCollator:
-  """Masks tokens of packed rows, for masked language models.
-
-  Attributes:
-    collator: lays out the rows.
-    masking: `DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)` of
-      transformers, which chooses and replaces tokens; none of padding.
-
-  Example:
-    >>> collator = MaskingCollator(  # doctest: +SKIP
-    ...   PackedCollator.of(plan, model.config), DataCollatorForLanguageModeling(tokenizer)
-    ... )
-  """
-
-  collator: PackedCollator
-  masking: Any
-
-  def __post_init__(self):
-    if getattr(self.masking, "whole_word_mask", False):
-      raise InputError("whole_word_mask needs padded examples. Leave it out.")
-    if not getattr(self.masking, "mlm", True) or not hasattr(
-      self.masking, "torch_mask_tokens"
-    ):
-      raise InputError(
-        f"masking is {type(self.masking).__name__}; expected "
-        "DataCollatorForLanguageModeling(tokenizer) of transformers, with mlm=True."
-      )
-
-  def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
-    """As `PackedCollator`, with `labels` of -100 except where a token was chosen."""
-    masking, rows = self.masking, self.collator.rows(packs)
-    if masking.seed is not None and masking.generator is None:
-      masking.create_rng()
-    ids = torch.as_tensor(rows["input_ids"]).long()
-    is_special = torch.tensor(
-      [
-        masking.tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True)
-        for row in ids.tolist()
-      ]
-    ).bool()
-    is_special |= torch.as_tensor(rows["segment_ids"] == 0)
-    if isinstance(packs[0], _Pack):
-      masked, labels = self._by_pack(packs, ids, is_special)
-    else:
-      masked, labels = masking.torch_mask_tokens(ids, is_special)
-    return self.collator.arguments(rows | {"input_ids": masked, "labels": labels})
-
-  def _by_pack(
-    self, packs: Sequence[Any], ids: torch.Tensor, is_special: torch.Tensor
-  ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Masks depend on seed, epoch and pack, not on the batch, its process or its worker."""
-    masking, made = copy.copy(self.masking), []
-    for pack, row, special in zip(packs, ids, is_special, strict=True):
-      seed = np.random.SeedSequence([masking.seed or 0, *pack.key]).generate_state(1)
-      masking.generator = torch.Generator().manual_seed(int(seed[0]))
-      made.append(masking.torch_mask_tokens(row[None], special[None]))
-    masked, labels = zip(*made, strict=True)
-    return torch.cat(masked), torch.cat(labels)
-
-
 def _collator(model: Any, masking: Any, plan: packing.Plan) -> Any:
   answers = "sequence" if has_packed_heads(model) else "token"
   collator = PackedCollator.of(plan, model.config, answers=answers)
@@ -213,20 +152,9 @@ class _Packs(PackedDataset):
     real = [number % len(self) for number in numbers]
     key = self.seed, self.epoch
     return [
-      _Pack(pack, key=(*key, number), is_dummy=number >= len(self))
+      KeyedPack(pack, key=(*key, number), is_dummy=number >= len(self))
       for number, pack in zip(numbers, super().__getitems__(real), strict=True)
     ]
-
-
-class _Pack(list):
-  """The examples of a pack; what makes it unlike others, for random numbers.
-
-  The labels of a dummy do not count. A process has it where there is no other row.
-  """
-
-  def __init__(self, examples: list[Any], *, key: tuple[int, ...], is_dummy: bool):
-    super().__init__(examples)
-    self.key, self.is_dummy = key, is_dummy
 
 
 @dataclasses.dataclass(frozen=True)

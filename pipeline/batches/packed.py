@@ -43,8 +43,7 @@ def lay_out(
   sequence_ids: np.ndarray,
   *,
   row_length: int,
-  length_multiple: int = 1,
-  separator_tokens: int = 0,
+  **spacing: int,
 ) -> PackedBatch:
   """Lays sequences into rows, from the left.
 
@@ -53,8 +52,7 @@ def lay_out(
     lengths: int64[B, M]; tokens in each slot, 0 in an empty one.
     sequence_ids: int64[B, M]; sequence numbers, -1 in an empty slot.
     row_length: S, in tokens.
-    length_multiple: each sequence starts at a multiple of this many tokens.
-    separator_tokens: tokens of padding between two sequences, at least.
+    spacing: `length_multiple` and `separator_tokens`, as in `packing.make_row`.
 
   Returns:
     The fields that every PackedBatch has. Token types and labels are 0.
@@ -72,12 +70,7 @@ def lay_out(
     position_ids [[0, 1, 0, 1, 2, 0]]
     cls_positions [[0, 2]]
   """
-  layout = row.lay_out(
-    lengths,
-    row_length,
-    length_multiple=length_multiple,
-    separator_tokens=separator_tokens,
-  )
+  layout = row.lay_out(lengths, row_length, **spacing)
   input_ids = np.zeros(layout.occupied.shape, np.int32)
   input_ids[layout.occupied] = tokens
   return {

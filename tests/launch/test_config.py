@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import importlib
+import inspect
 import pathlib
 import re
 import types
@@ -192,9 +193,9 @@ def optimizer_of(config, store):
 def program_of(config, store):
   """Fields that training reads where the value is used, not in a message."""
   del store
-  files = ["train", *(f"launch/{x}" for x in ("prepare_run", "summary", "settings"))]
-  files += ["launch/init_from", "launch/data"]
-  text = "".join((ROOT / f"{file}.py").read_text() for file in files)
+  files = ["train", *(f"launch/{x}" for x in ("prepare_run", "summary", "init_from"))]
+  text = "".join((ROOT / f"{file}.py").read_text() for file in [*files, "launch/data"])
+  text += inspect.getsource(RunSettings.pair_loss)
   read = re.findall(r"(?:data|rows|model|pairs|train|options)\.([a-z_]+)", text)
   return {
     field: value
