@@ -6,7 +6,6 @@ NEEDED = {
   "packing/arrow.py": "pyarrow",
   "packing/torch": "torch",
   "packing/torch/trainer.py": "transformers",
-  "packing/torch/model_types.py": "transformers",
   "packing/grain": "grain",
   "packing/datasets": "datasets",
 }

@@ -18,8 +18,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the ground up: a room imports only rooms that stand before it.
 ROOMS = {
   "packing": "errors files histogram problem algorithms certificate assignment "
-  "plan planfile row arrow epochs online batches pack row_length commands testing torch "
-  "grain datasets __main__",
+  "plan planfile row arrow epochs online batches pack row_length commands torch grain "
+  "datasets testing __main__",
   "pipeline": "splitmix settings store tokenizer sources tasks dataset preparation batches "
   "prediction __main__",
   "model": "config dropout layer_norm masks attention losses products blocks bert "
@@ -31,6 +31,7 @@ ROOMS = {
   "lab": "machine table options pages pictures exhibits statistics records real_data "
   "timing report part plans studies command",
   "experiments": "finetuning load_balance packing_paper contamination atom_size real_size "
+  "isolation_atlas "
   "reproduce publish",
 }
 # A package imports these others.

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 
 from model.testing import probe as probe  # registers the models of this project
-from packing import testing
 from packing.testing import (
   TOLERANCES,
   Difference,
@@ -20,9 +19,10 @@ from packing.testing import (
   assert_no_cross_contamination,
   assert_packed_equals_unpacked,
   differences,
-  first_fit,
   lay_out,
+  proofs,
 )
+from packing.testing.proofs import first_fit
 
 __all__ = [
   "TOLERANCES",
@@ -40,4 +40,4 @@ __all__ = [
 
 def relative_difference(a: Any, b: Any) -> float:
   """max|a - b| / max|b| over whole trees; max|a| if b is zero; NaN if any is NaN."""
-  return testing.relative_difference(jax.tree.leaves(a), jax.tree.leaves(b))
+  return proofs.relative_difference(jax.tree.leaves(a), jax.tree.leaves(b))

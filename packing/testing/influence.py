@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,17 @@ class Leak(NamedTuple):
       f"{self.target} changes with {self.source}: expected an influence of exactly 0, "
       f"found a {self.measure} of up to {self.size:.3g}, first in {self.output!r}."
     )
+
+
+class LeakError(AssertionError):
+  """Sequences of a pack influence each other; `leaks` lists all pairs."""
+
+  __module__ = "packing.testing"  # where its users import it from
+
+  def __init__(self, leaks: Sequence[Any], remedy: str = ""):
+    self.leaks = list(leaks)
+    more = f" And {len(self.leaks) - 1} more such pairs." if self.leaks[1:] else ""
+    super().__init__(f"{self.leaks[0]}{more}{remedy and ' '}{remedy}")
 
 
 def find_leaks(

@@ -14,6 +14,8 @@ import numpy as np
 
 Arrays = Mapping[str, Any]
 PADDING = 0
+# The largest relative difference that rounding may cause, by dtype.
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2, "float16": 4e-3}
 
 
 class Place(NamedTuple):

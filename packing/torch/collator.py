@@ -132,7 +132,7 @@ class PackedCollator:
     Raises:
       InputError: an attribute is out of range, `config` is not a config, the model does not
         take this attention, or its packed rows would not equal each sequence alone (for the
-        types of transformers 5.23, `packing/torch/model_types.json` says what was found).
+        types of transformers 5.23, docs/isolation_atlas.md says what was found).
     """
     of_model = models.options_of(config)
     kind: Any = models.attention_of(config, attention)

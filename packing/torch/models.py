@@ -12,11 +12,13 @@ import torch
 from packing.errors import InputError, check
 
 # Models of transformers that count positions from `pad_token_id + 1` on.
-_COUNT_FROM_PAD = (
+COUNT_FROM_PAD = (
   *("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer"),
   *("luke", "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta"),
   *("xlm-roberta-xl", "xmod"),
 )
+# Their config has a sliding window that their attention does not use.
+_NO_WINDOW = ("moshi",)
 _BY_HAND = (
   "Or make a PackedCollator(row_length=...) with options of your own, and prove it with "
   "packing.testing.assert_packed_equals_unpacked and its reference=."
@@ -25,24 +27,14 @@ _BY_HAND = (
 
 @functools.cache
 def tried() -> dict[str, Any]:
-  """The types that `python -m tests.packing.torch.model_types` tried, and what it found.
+  """The types that `python -m experiments.isolation_atlas` tried, and what it found.
 
   Returns:
     `causal` and `bidirectional`, the types whose packed logits, loss and gradients equal
     those of each sequence alone; `refused`, the reason for each other type.
   """
   path = importlib.resources.files("packing.torch").joinpath("model_types.json")
-  table: dict[str, Any] = {"causal": set(), "bidirectional": set(), "refused": {}}
-  for entry in json.loads(path.read_text())["tried"].values():
-    names = {entry["type"], entry["text_type"]}
-    if entry["found"] == "equal":
-      kind = "bidirectional" if entry["kind"] == "bidirectional" else "causal"
-      table[kind] |= names
-    else:
-      table["refused"][entry["type"]] = entry["why"]
-  for name in table["causal"] | table["bidirectional"]:
-    table["refused"].pop(name, None)
-  return table
+  return json.loads(path.read_text())
 
 
 def text_config(config: Any) -> Any:
@@ -129,6 +121,17 @@ def is_causal(text: Any) -> bool:
   return True
 
 
+def pad_id_of(text: Any) -> int:
+  """The token that stands in padding."""
+  pad_id = getattr(text, "pad_token_id", None)
+  return 0 if pad_id is None or pad_id < 0 else pad_id
+
+
+def first_position_of(text: Any) -> int:
+  """The position of the first token of a sequence."""
+  return pad_id_of(text) + 1 if text.model_type in COUNT_FROM_PAD else 0
+
+
 def layout_of(config: Any) -> dict[str, Any]:
   """`pad_id`, `first_position`, `window` and the rest, for any type.
 
@@ -136,8 +139,6 @@ def layout_of(config: Any) -> dict[str, Any]:
     InputError: the model has layers that no mask fits.
   """
   text = text_config(config)
-  pad_id = getattr(text, "pad_token_id", None)
-  pad_id = 0 if pad_id is None or pad_id < 0 else pad_id
   kinds = set(getattr(text, "layer_types", None) or ())
   if others := kinds - {"full_attention", "sliding_attention"}:
     raise InputError(
@@ -151,11 +152,12 @@ def layout_of(config: Any) -> dict[str, Any]:
     )
   window = getattr(text, "sliding_window", None)
   is_local = not kinds or "sliding_attention" in kinds
+  is_local = is_local and text.model_type not in _NO_WINDOW
   implementation = getattr(text, "_attn_implementation", None)
   dtype = getattr(text, "dtype", None) or torch.float32
   return {
-    "pad_id": pad_id,
-    "first_position": pad_id + 1 if text.model_type in _COUNT_FROM_PAD else 0,
+    "pad_id": pad_id_of(text),
+    "first_position": first_position_of(text),
     "window": window if is_local else None,
     "local_layers": "some" if kinds else "all",
     "dtype": torch.bool if implementation == "sdpa" else dtype,

@@ -11,15 +11,10 @@ transformers = pytest.importorskip("transformers")
 
 from torch.nn.attention.flex_attention import create_mask  # noqa: E402
 
+from experiments.isolation_atlas.tiny import KINDS, build, tiny  # noqa: E402
+from experiments.isolation_atlas.trial import measure  # noqa: E402
 from packing.torch import PackedCollator, masks  # noqa: E402
-from tests.packing.torch.model_types import (  # noqa: E402
-  AUTOMATIC,
-  ROW,
-  build,
-  differences,
-  packs,
-  tiny,
-)
+from tests.packing.torch.rows import ROW, packs  # noqa: E402
 
 pytestmark = pytest.mark.extra("torch", "transformers")
 
@@ -36,7 +31,7 @@ EQUAL = [
 
 
 def make(model_type, kind="causal", implementation="sdpa"):
-  return build(AUTOMATIC[kind][1], tiny(model_type), implementation)
+  return build(KINDS[kind][1], tiny(model_type), implementation)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -44,9 +39,9 @@ def make(model_type, kind="causal", implementation="sdpa"):
 def test_packed_equals_each_sequence_alone(model_type, kind, implementation):
   model = make(model_type, kind, implementation)
   collator = PackedCollator.for_model(model.config, row_length=ROW)
-  found = differences(model, collator)
-  assert found.pop("influence") == 0
-  assert max(found.values()) < 2e-6
+  found = measure(model, lambda examples: collator([examples]), collator.causal)
+  assert found.influence == found.derivative == 0
+  assert max(found.outputs, found.loss, found.gradients) < 2e-6
   assert (collator.dtype == torch.bool) == (implementation == "sdpa")
   plan = packing.pack([9, 3], max_sequence_length=ROW)
   options = {"max_sequences": plan.packing_depth, "row_length": ROW}
@@ -62,9 +57,9 @@ def test_llava_on_mistral_has_the_window_of_its_text_model():
   model = build(transformers.AutoModelForImageTextToText, config, "sdpa")
   collator = PackedCollator.for_model(model.config, row_length=ROW)
   assert collator.window == 4
-  found = differences(model, collator)
-  assert found.pop("influence") == 0
-  assert max(found.values()) < 2e-6
+  found = measure(model, lambda examples: collator([examples]), collator.causal)
+  assert found.influence == found.derivative == 0
+  assert max(found.outputs, found.loss, found.gradients) < 2e-6
 
 
 @pytest.mark.parametrize("model_type", ["esm", "deberta", "deberta-v2", "convbert"])

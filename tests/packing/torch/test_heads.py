@@ -10,8 +10,10 @@ import packing
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from experiments.isolation_atlas.tiny import build, tiny  # noqa: E402
+from experiments.isolation_atlas.trial import gradients  # noqa: E402
 from packing.torch import PackedCollator, heads, packed_heads  # noqa: E402
-from tests.packing.torch.model_types import ROW, build, gradients, packs, tiny  # noqa: E402
+from tests.packing.torch.rows import ROW, packs  # noqa: E402
 
 pytestmark = pytest.mark.extra("torch", "transformers")
 

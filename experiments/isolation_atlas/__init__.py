@@ -1,0 +1,1 @@
+"""Which models of transformers keep packed sequences apart, and by which call."""

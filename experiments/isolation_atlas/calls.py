@@ -1,0 +1,105 @@
+"""The ways in which people pass several sequences in one row to a model of transformers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+
+from packing.torch import PackedCollator, models
+
+ROW = 32  # tokens; longer than the examples together, so that there is padding
+Batch = dict[str, Any]
+Collate = Callable[[Sequence[dict]], Batch]
+
+
+class Call(NamedTuple):
+  """A way to call a model.
+
+  Attributes:
+    says: what the page says of it.
+    collate: from a model and whether it is causal to a function from examples to arguments.
+  """
+
+  says: str
+  collate: Callable[[Any, bool], Collate]
+
+
+def _flatten(examples: Sequence[dict], **options: Any) -> Batch:
+  """All examples in one row, as transformers' own collator lays them out."""
+  flatten = transformers.DataCollatorWithFlattening(**options)
+  return dict(flatten([{"input_ids": list(map(int, x["input_ids"]))} for x in examples]))
+
+
+def _from_first_position(model: Any) -> Batch:
+  return {"position_ids_start": models.first_position_of(models.text_config(model.config))}
+
+
+def _no_cache(model: Any, is_causal: bool) -> Batch:
+  """`use_cache=False`, for a model that could have a cache."""
+  accepted = inspect.signature(model.forward).parameters
+  by_name = "use_cache" in accepted
+  passed_on = any(x.kind == inspect.Parameter.VAR_KEYWORD for x in accepted.values())
+  return {"use_cache": False} if by_name or (is_causal and passed_on) else {}
+
+
+def _positions(model: Any, is_causal: bool) -> Collate:
+  start = _from_first_position(model)
+  return lambda examples: _flatten(examples, **start) | _no_cache(model, is_causal)
+
+
+def _mask_of_ones(model: Any, is_causal: bool) -> Collate:
+  def collate(examples):
+    batch = _positions(model, is_causal)(examples)
+    return batch | {"attention_mask": torch.ones_like(batch["input_ids"])}
+
+  return collate
+
+
+def _default_cache(model: Any, is_causal: bool) -> Collate:
+  start = _from_first_position(model)
+  return lambda examples: _flatten(examples, **start)
+
+
+def _flattening(model: Any, is_causal: bool) -> Collate:
+  return _flatten
+
+
+def _boundaries(model: Any, is_causal: bool) -> Collate:
+  options = {"return_flash_attn_kwargs": True, "return_seq_idx": True}
+  options |= _from_first_position(model)
+  return lambda examples: _flatten(examples, **options) | _no_cache(model, is_causal)
+
+
+def _four_axes(model: Any, is_causal: bool) -> Collate:
+  options = models.layout_of(model.config)
+  kind: Any = models.attention_of(model.config, "auto")
+  collator = PackedCollator(row_length=ROW, causal=is_causal, attention=kind, **options)
+  return lambda examples: collator([list(examples)])
+
+
+CALLS = {
+  "positions": Call(
+    "`input_ids` and `position_ids` that restart, with `use_cache=False`", _positions
+  ),
+  "mask of ones": Call(
+    "the same, and a two-dimensional `attention_mask` of ones, as padding collators add it",
+    _mask_of_ones,
+  ),
+  "default cache": Call("`input_ids` and `position_ids`, nothing else", _default_cache),
+  "flattening": Call(
+    "what transformers' `DataCollatorWithFlattening()` returns, as it is", _flattening
+  ),
+  "boundaries": Call(
+    "`DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)` and "
+    "`use_cache=False`",
+    _boundaries,
+  ),
+  "four axes": Call(
+    "`packing.torch.PackedCollator`, whose mask has four axes or is a `BlockMask`",
+    _four_axes,
+  ),
+}

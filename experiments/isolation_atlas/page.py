@@ -1,0 +1,152 @@
+"""The record as tables of docs/isolation_atlas.md, and as what `packing.torch` refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from experiments.isolation_atlas.calls import CALLS
+from experiments.isolation_atlas.record import Record, verdict
+from experiments.isolation_atlas.trial import SPARSE
+from lab import pages
+from packing.files import write_json, write_text
+
+TABLES = pages.ROOT / "docs" / "measured" / "isolation_atlas.json"
+TYPES = pages.ROOT / "packing" / "torch" / "model_types.json"
+VERDICTS = ("isolated", "differs", "leaks", "refuses", "no mask")
+ORDER = {name: number for number, name in enumerate(VERDICTS)}
+TITLES = {  # of the tables, by kind
+  "causal": "causal",
+  "bidirectional": "masked",
+  "encoder": "encoders",
+  "of images and text": "images and text",
+}
+
+
+def publish(book: Record):
+  """Writes the tables, the pages that show them, and the types for `packing.torch`."""
+  write_json(TABLES, tables(book))
+  write_text(TYPES, json.dumps(model_types(book), indent=1) + "\n")
+  pages.main([])
+
+
+def tables(book: Record) -> dict[str, list[dict[str, str]]]:
+  """`versions`, `summary`, a table of types for each kind, and `not run`."""
+  made = {
+    "versions": [dict(book.versions)],
+    "summary": list(_summary(book)),
+  }
+  for kind, title in TITLES.items():
+    made[title] = [_row(entry) for entry in _ran(book) if entry["kind"] == kind]
+  made["not run"] = [
+    {"type": entry["type"], "kind": entry["kind"], "why": entry["cannot"]}
+    for entry in book.entries.values()
+    if "cannot" in entry
+  ]
+  return made
+
+
+def _ran(book: Record) -> Iterator[dict[str, Any]]:
+  for of in sorted(book.entries):
+    if "found" in book.entries[of]:
+      yield book.entries[of]
+
+
+def worst(entry: Mapping[str, Any], call: str) -> str:
+  """The worst verdict of a call over all attentions that take it."""
+  found = [verdict(calls[call]) for calls in entry["found"].values() if call in calls]
+  taken = [x for x in found if x not in ("refuses", "no mask")] or found
+  return max(taken, key=ORDER.__getitem__)
+
+
+def _summary(book: Record) -> Iterator[dict[str, str]]:
+  for kind, title in TITLES.items():
+    entries = [entry for entry in _ran(book) if entry["kind"] == kind]
+    for call in CALLS:
+      counts = Counter(worst(entry, call) for entry in entries)
+      numbers = {name: str(counts[name]) for name in VERDICTS}
+      yield {"models": title, "call": call, "types": str(len(entries))} | numbers
+
+
+def _row(entry: Mapping[str, Any]) -> dict[str, str]:
+  cells = {call: _cell(entry, call) for call in CALLS}
+  return {"type": f"`{entry['type']}`"} | cells | {"what to do": advice(entry)}
+
+
+def _cell(entry: Mapping[str, Any], call: str) -> str:
+  """The verdict, by attention if they disagree, with how much."""
+  by_verdict: dict[str, list[str]] = {}
+  for attention, calls in entry["found"].items():
+    if call not in calls:
+      continue
+    if (found := verdict(calls[call])) != "refuses" or attention != "flex_attention":
+      by_verdict.setdefault(found, []).append(attention)
+  parts = []
+  for found in sorted(by_verdict, key=ORDER.__getitem__):
+    attentions = by_verdict[found]
+    sizes = [entry["found"][attention][call] for attention in attentions]
+    index = {"leaks": 1, "differs": 0}.get(found)
+    size = "" if index is None else f" {max(x[index] or 0 for x in sizes):.2g}"
+    where = f" ({', '.join(attentions)})" if len(by_verdict) > 1 else ""
+    parts.append(f"{found}{size}{where}")
+  return "; ".join(parts)
+
+
+def advice(entry: Mapping[str, Any]) -> str:
+  """What a user of this type does."""
+  if entry["type"] in SPARSE:
+    return "pad: in longer rows its attention skips tokens by their place in the row"
+  good = [call for call in CALLS if worst(entry, call) == "isolated"]
+  if "flattening" in good:
+    return "any of these calls that is isolated, even the default"
+  if "positions" in good:
+    other = ", or PackedCollator" if "four axes" in good else ""
+    return f"`use_cache=False` and no mask{other}"
+  if "four axes" in good:
+    return "PackedCollator"
+  if "boundaries" in good:
+    return "boundaries, with `use_cache=False`"
+  return "pad"
+
+
+def model_types(book: Record) -> dict[str, Any]:
+  """What `packing.torch.models` reads: types whose packed rows are right, and others."""
+  accepted: dict[str, set[str]] = {"causal": set(), "bidirectional": set()}
+  refused = {}
+  for entry in book.entries.values():
+    name = entry["type"]
+    if entry["kind"] == "encoder":
+      continue
+    if reason := _reason(entry):
+      refused[name] = reason
+    elif "found" in entry:
+      kind = "bidirectional" if entry["kind"] == "bidirectional" else "causal"
+      accepted[kind] |= {name, entry["text_type"]}
+  for names in accepted.values():
+    for name in names:
+      refused.pop(name, None)
+  made = {kind: sorted(names) for kind, names in accepted.items()}
+  return {**book.versions, **made, "refused": dict(sorted(refused.items()))}
+
+
+def _reason(entry: Mapping[str, Any]) -> str | None:
+  """Why rows of `PackedCollator` are not for this type; None if they are, or unknown."""
+  if entry["type"] in SPARSE:
+    return "in long rows its attention skips tokens by their place in the row"
+  if "cannot" in entry:
+    return entry["cannot"] if "an encoder and a decoder" in entry["cannot"] else None
+  for attention, calls in entry["found"].items():
+    numbers = calls["four axes"]
+    found = verdict(numbers)
+    if found in ("refuses", "no mask") and attention != "flex_attention":
+      why = numbers.removeprefix("InputError: ").split(". ")[0]
+      return why[0].lower() + why[1:] if why != numbers else f"it takes no mask: {numbers}"
+    if found in ("differs", "leaks"):
+      outputs, influence, *_ = numbers
+      return (
+        f"packed differs from each sequence alone (logits {outputs:.1e}, influence of "
+        f"another sequence {influence:.1e})"
+      )
+  return None
