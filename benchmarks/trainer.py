@@ -22,6 +22,10 @@ on the dev set, within 2 points (`SCORE_MARGIN`), by two one-sided t tests of th
 differences over five seeds at a level of 0.05, if `no mask` is detected
 (`lab.statistics.same_score`). Of speed we claim nothing; a rate counts the examples of the
 epoch in the seconds that the Trainer reports, with its collating.
+
+The first run, with 1,536 examples and a learning rate of 1e-4, had no power: after 48 steps
+every arm gave all examples the same class (50.92 %). So both became larger, before the
+second run; claim, margin and seeds stayed.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ TASKS = {  # by name: folder in glue/, columns of sentences, column of the label
 }
 PACKED, PADDED, GROUPED, NO_MASK = ARMS = ("packed", "padded", "grouped", "no mask")
 LONGEST = 128  # tokens; a longer example is cut
-RATE = 1e-4  # for a small model
+RATE = 5e-4  # for a small model
 
 
 def read(path: Any, task: str, tokenizer: Any) -> list[dict]:
@@ -160,7 +164,7 @@ def main(arguments: list[str] | None = None):
   parser.add_argument("--data", required=True, metavar="DIR", help="real data")
   add(parser, "--task", "sst2", "of GLUE", choices=list(TASKS))
   add(parser, "--seeds", 5, "of each arm")
-  add(parser, "--examples", 1536, "to train on, the first of the training set")
+  add(parser, "--examples", 4096, "to train on, the first of the training set")
   add(parser, "--batch", 32, "sequences of a step")
   add(parser, "--layers", 2, "of the encoder")
   options = parser.parse_args(arguments)
