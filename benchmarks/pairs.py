@@ -316,7 +316,16 @@ def main(arguments: list[str] | None = None):
     print("\nNo peer: sentence-transformers is not installed (make reference).")
   rates = {name: x.tolist() for name, x in rates.items()}
   rows = {"row_length": row, "unpacked": longest, "sentence_transformers": version}
-  write(options, here, rows=rows, rates=rates, losses=losses, before=before, after=trained)
+  write(
+    options,
+    here,
+    tables={"ways": records},
+    rows=rows,
+    rates=rates,
+    losses=losses,
+    before=before,
+    after=trained,
+  )
 
 
 def splits_by_tokens() -> bool:

@@ -35,7 +35,18 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_all_arms_take_as_many_sequences_a_step(folder, capsys):
-  words = ["--data", str(folder), "--seeds", "2", "--examples", "36", "--batch", "9"]
+  words = [
+    "--data",
+    str(folder),
+    "--seeds",
+    "2",
+    "--examples",
+    "36",
+    "--batch",
+    "9",
+    "--layers",
+    "2",
+  ]
   trainer.main([*words, "--json", str(folder / "out.json")])
   found = json.loads((folder / "out.json").read_text())
   assert found["runs"].keys() == {*trainer.ARMS}
