@@ -1,8 +1,8 @@
 """Which models of transformers keep packed sequences apart, and by which call.
 
-  python -m experiments.isolation_atlas             # all types, about 40 minutes on 2 cores
-  python -m experiments.isolation_atlas bert llama  # these types, again
-  python -m experiments.isolation_atlas --publish   # only write the pages again
+  python -m experiments.isolation_atlas            # all types, half an hour on 2 cores
+  python -m experiments.isolation_atlas bert llama # these types, again
+  python -m experiments.isolation_atlas --publish  # only write the pages again
 
 Every causal model, masked language model, text encoder and model of images and text that
 the installed transformers has is made tiny, with random weights, and gets three sequences
@@ -21,6 +21,7 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 
+import packing
 from experiments.isolation_atlas import apart, record
 from lab import options
 from launch.record.progress import Progress
@@ -52,7 +53,10 @@ def main(arguments: list[str] | None = None):
       f"transformers {transformers.__version__} has no text model {unknown[0]!r}"
     )
   versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-  book = record.read() if chosen.publish else record.read(versions)
+  try:
+    book = record.read(None if chosen.publish else versions, anew=not chosen.types)
+  except packing.InputError as error:
+    parser.error(str(error))
   if not chosen.publish:
     asked = [
       of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -14,18 +14,6 @@ from packing.torch import PackedCollator, models
 ROW = 32  # tokens; longer than the examples together, so that there is padding
 Batch = dict[str, Any]
 Collate = Callable[[Sequence[dict]], Batch]
-
-
-class Call(NamedTuple):
-  """A way to call a model.
-
-  Attributes:
-    says: what the page says of it.
-    collate: from a model and whether it is causal to a function from examples to arguments.
-  """
-
-  says: str
-  collate: Callable[[Any, bool], Collate]
 
 
 def _flatten(examples: Sequence[dict], **options: Any) -> Batch:
@@ -81,25 +69,13 @@ def _four_axes(model: Any, is_causal: bool) -> Collate:
   return lambda examples: collator([list(examples)])
 
 
-CALLS = {
-  "positions": Call(
-    "`input_ids` and `position_ids` that restart, with `use_cache=False`", _positions
-  ),
-  "mask of ones": Call(
-    "the same, and a two-dimensional `attention_mask` of ones, as padding collators add it",
-    _mask_of_ones,
-  ),
-  "default cache": Call("`input_ids` and `position_ids`, nothing else", _default_cache),
-  "flattening": Call(
-    "what transformers' `DataCollatorWithFlattening()` returns, as it is", _flattening
-  ),
-  "boundaries": Call(
-    "`DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)` and "
-    "`use_cache=False`",
-    _boundaries,
-  ),
-  "four axes": Call(
-    "`packing.torch.PackedCollator`, whose mask has four axes or is a `BlockMask`",
-    _four_axes,
-  ),
+# From a model and whether it is causal to a function from examples to arguments; by the
+# name that docs/isolation_atlas.md explains.
+CALLS: dict[str, Callable[[Any, bool], Collate]] = {
+  "positions": _positions,
+  "mask of ones": _mask_of_ones,
+  "default cache": _default_cache,
+  "flattening": _flattening,
+  "boundaries": _boundaries,
+  "four axes": _four_axes,
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from experiments.isolation_atlas.calls import CALLS
-from experiments.isolation_atlas.record import Record, verdict
+from experiments.isolation_atlas.record import NO_MASK, Record, verdict
 from experiments.isolation_atlas.trial import SPARSE
 from lab import pages
 from packing.files import write_json, write_text
@@ -98,16 +98,24 @@ def advice(entry: Mapping[str, Any]) -> str:
   """What a user of this type does."""
   if entry["type"] in SPARSE:
     return "pad: in longer rows its attention skips tokens by their place in the row"
-  good = [call for call in CALLS if worst(entry, call) == "isolated"]
+  found, but = entry["found"], ""
+  flex = found.get("flex_attention", {})
+  if "leaks" in (verdict(flex.get("positions", "")), verdict(flex.get("four axes", ""))):
+    found = {name: calls for name, calls in found.items() if calls is not flex}
+    if worst({"found": found}, "positions") == "isolated":
+      but = ", but not with flex_attention"
+    else:
+      found = entry["found"]
+  good = {call for call in CALLS if worst({"found": found}, call) == "isolated"}
   if "flattening" in good:
-    return "any of these calls that is isolated, even the default"
+    return f"any of these calls that is isolated, even the default{but}"
   if "positions" in good:
     other = ", or PackedCollator" if "four axes" in good else ""
-    return f"`use_cache=False` and no mask{other}"
+    return f"`use_cache=False` and no mask{other}{but}"
   if "four axes" in good:
-    return "PackedCollator"
-  if "boundaries" in good:
-    return "boundaries, with `use_cache=False`"
+    return f"PackedCollator{but}"
+  if any("Install" in str(calls.get("boundaries")) for calls in found.values()):
+    return "pad; or boundaries on a GPU with the kernels it names, which we did not run"
   return "pad"
 
 
@@ -117,12 +125,11 @@ def model_types(book: Record) -> dict[str, Any]:
   refused = {}
   for entry in book.entries.values():
     name = entry["type"]
-    if entry["kind"] == "encoder":
-      continue
     if reason := _reason(entry):
       refused[name] = reason
     elif "found" in entry:
-      kind = "bidirectional" if entry["kind"] == "bidirectional" else "causal"
+      sees_later = entry["kind"] == "bidirectional" or not entry.get("is_causal", True)
+      kind = "bidirectional" if sees_later else "causal"
       accepted[kind] |= {name, entry["text_type"]}
   for names in accepted.values():
     for name in names:
@@ -137,16 +144,19 @@ def _reason(entry: Mapping[str, Any]) -> str | None:
     return "in long rows its attention skips tokens by their place in the row"
   if "cannot" in entry:
     return entry["cannot"] if "an encoder and a decoder" in entry["cannot"] else None
+  measured = False
   for attention, calls in entry["found"].items():
     numbers = calls["four axes"]
     found = verdict(numbers)
-    if found in ("refuses", "no mask") and attention != "flex_attention":
-      why = numbers.removeprefix("InputError: ").split(". ")[0]
-      return why[0].lower() + why[1:] if why != numbers else f"it takes no mask: {numbers}"
+    if found == "no mask":
+      return numbers.removeprefix(NO_MASK).split(". ")[0]
+    if found == "refuses" and attention != "flex_attention":
+      return f"with a mask with four axes it raises {numbers}"
     if found in ("differs", "leaks"):
       outputs, influence, *_ = numbers
       return (
         f"packed differs from each sequence alone (logits {outputs:.1e}, influence of "
         f"another sequence {influence:.1e})"
       )
-  return None
+    measured |= found == "isolated" and numbers[-1] is not None
+  return None if measured else "its gradients could not be compared with those alone"

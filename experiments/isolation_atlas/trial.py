@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import transformers
 import packing.torch
 from experiments.isolation_atlas.calls import CALLS, Collate
 from experiments.isolation_atlas.examples import examples
+from experiments.isolation_atlas.record import NO_MASK
 from experiments.isolation_atlas.tiny import KINDS, build, tiny
 from packing.testing import isolation
 from packing.torch import models
@@ -19,6 +21,9 @@ from packing.torch import models
 ATTENTIONS = ("eager", "sdpa", "flex_attention")
 SLOW_CALLS = ("positions", "flattening", "four axes")  # FlexAttention is slow on a CPU
 # In longer rows than those tried here, their attention skips tokens by place in the row.
+# What models raise that compute no gradient: some kinds of attention on a CPU, or all in
+# evaluation mode.
+_NO_GRADIENT = (NotImplementedError, RuntimeError, AssertionError, AttributeError)
 SPARSE = ("big_bird", "bigbird_pegasus", "longformer", "reformer")
 
 
@@ -32,7 +37,8 @@ class Numbers(NamedTuple):
       None for a model that has no table of embeddings.
     loss: the difference of the model's own loss; None if it has none.
     gradients: the largest difference of a gradient of the loss, or of a weighted sum of
-      the outputs. None if PyTorch has no gradient of this attention.
+      the outputs. All three are None if the model has no gradient here, such as that of
+      FlexAttention on a CPU.
   """
 
   outputs: float
@@ -46,7 +52,8 @@ def try_type(model_type: str, kind: str) -> dict[str, Any]:
   """The entry of a type in the record.
 
   Returns:
-    `type`, `kind`, and `text_type`, that of its text model; and either `cannot`, why no
+    `type`, `kind`, and `text_type`, that of its text model; of a text encoder `is_causal`,
+    whether it sees no later tokens; and either `cannot`, why no
     tiny model ran, or `model`, the class, and `found`: by attention and call the `Numbers`,
     or why the call was refused.
   """
@@ -75,7 +82,7 @@ def try_type(model_type: str, kind: str) -> dict[str, Any]:
     except (ValueError, ImportError):  # it does not have this implementation
       continue
     if kind == "encoder":
-      is_causal = _sees_no_later_token(model)
+      entry["is_causal"] = is_causal = _sees_no_later_token(model)
     else:
       is_causal = kind != "bidirectional" and getattr(text, "is_causal", True) is not False
     calls = SLOW_CALLS if attention == "flex_attention" else CALLS
@@ -95,28 +102,32 @@ def _sees_no_later_token(model: Any) -> bool:
 
 def _try_call(model: Any, is_causal: bool, name: str) -> list[float | None] | str:
   try:
-    collate = CALLS[name].collate(model, is_causal)
+    collate = CALLS[name](model, is_causal)
+    collate(examples())
+  except Exception as error:  # no batch was made, so the model was not called
+    return f"{NO_MASK}{error}"
+  try:
     return [_short(x) for x in measure(model, collate, is_causal)]
   except Exception as error:
-    model.zero_grad(set_to_none=True)
     return describe(error)
 
 
 def measure(model: Any, collate: Collate, is_causal: bool) -> Numbers:
-  """Compares sequences in one row with each alone."""
+  """Compares sequences in one row with each alone.
+
+  Raises:
+    Exception: the model does not take this call.
+  """
   rows = examples()
   found = isolation(model, collate, examples=rows)
-  if models.text_config(model.config)._attn_implementation == "flex_attention":
-    # PyTorch has no gradient of FlexAttention on a CPU.
-    return Numbers(found.difference, found.influence, None, None, None)
-  alone, packed = _alone(model, rows, is_causal), _packed(model, collate, rows, is_causal)
-  return Numbers(
-    outputs=found.difference,
-    influence=found.influence,
-    derivative=_derivative(model, collate, rows),
-    loss=None if alone[0] is None else _relative(packed[0], alone[0]),
-    gradients=_relative(packed[1], alone[1]),
-  )
+  derivative = loss = gradient = None
+  with contextlib.suppress(*_NO_GRADIENT):
+    derivative = _derivative(model, collate, rows)
+    alone, packed = _alone(model, rows, is_causal), _packed(model, collate, rows, is_causal)
+    gradient = _relative(packed[1], alone[1])
+    loss = None if alone[0] is None else _relative(packed[0], alone[0])
+  model.zero_grad(set_to_none=True)
+  return Numbers(found.difference, found.influence, derivative, loss, gradient)
 
 
 def _alone(model: Any, rows: Sequence[dict], is_causal: bool) -> tuple[Any, torch.Tensor]:

@@ -18,9 +18,10 @@ import numpy as np
 
 from packing.errors import InputError, check
 from packing.testing.influence import LeakError
-from packing.testing.probe import TOLERANCES, as_array, dtype_name
+from packing.testing.probe import LARGEST, TOLERANCES, as_array, dtype_name
 
 Example = Mapping[str, Any]
+_SPECIAL = ("pad", "bos", "eos", "mask", "cls", "sep", "unk", "decoder_start")
 LENGTHS = (7, 9, 5)  # of the examples that are tried if none are given
 # A larger influence is a leak, in any dtype: where sequences are apart, it is exactly 0.
 # Only experts, which multiply the tokens of all sequences together, may round differently.
@@ -30,8 +31,9 @@ _OF_16_BITS = (
   "you see whether that is all. "
 )
 _REMEDY = (
-  "packing.torch.PackedCollator.for_model(model.config, row_length=...) makes batches in "
-  "which the types of models that it accepts keep sequences apart."
+  "Many causal models of transformers keep them apart with use_cache=False and without an "
+  "attention_mask. packing.torch.PackedCollator.for_model(model.config, row_length=...) "
+  "makes batches in which the types of models that it accepts keep sequences apart."
 )
 
 
@@ -48,7 +50,7 @@ class Influence(NamedTuple):
   def __str__(self) -> str:
     return (
       f"The outputs of example {self.target} change with the tokens of example "
-      f"{self.source}, by up to {self.size:.3g} of the largest output; expected no change."
+      f"{self.source}, by up to {self.size:.3g} of the largest output; expected 0."
     )
 
 
@@ -88,7 +90,8 @@ class Isolation:
       f"No example influences another, but example {self.worst} differs from itself alone "
       f"by {self.difference:.3g} of the largest output; expected at most "
       f"{self.tolerance:.3g}. Look at position_ids: they restart in each sequence, and "
-      f"some models count from pad_token_id + 1. {_REMEDY}"
+      "some models count from pad_token_id + 1. If the model computes in 16 bits inside, "
+      f"it may be rounding; in float32 you see whether that is all. {_REMEDY}"
     )
 
 
@@ -162,14 +165,14 @@ def isolation(
   """
   known = ("return", "warn", "raise")
   check(on_failure in known, "on_failure", on_failure, f"one of {', '.join(known)}")
-  was_training = getattr(model, "training", False)
-  if was_training:
-    model.eval()
+  modes = [(part, part.training) for part in getattr(model, "modules", list)()]
   try:
+    for part, _ in modes:
+      part.training = False
     found = _measure(model, collate, examples, alone)
   finally:
-    if was_training:
-      model.train()
+    for part, was_training in modes:
+      part.training = was_training
   error = found.error()
   if error and on_failure == "raise":
     raise error
@@ -182,15 +185,23 @@ def _measure(model, collate, examples, alone) -> Isolation:
   if collate is None:
     from packing.torch import PackedCollator
 
+    if not hasattr(model, "config"):
+      raise InputError("The model has no config. Pass collate, such as your trainer's.")
     length = sum(len(x["input_ids"]) for x in examples) if examples else sum(LENGTHS)
     collate = PackedCollator.for_model(model.config, row_length=length)
   together = _of_one_row(collate)
   examples, others = _examples(model, examples)
   if alone is None:
-    alone = functools.partial(_plain_call, model)
+    alone = functools.partial(_plain_call, model, together)
   with _no_gradients():
     before, tolerance = _outputs(model, together, examples)
     again, _ = _outputs(model, together, examples)
+    for number, x in enumerate(before):
+      if np.isnan(x).any():
+        raise InputError(
+          f"The output of example {number} has NaN, which proves nothing. Look at the "
+          "weights, and at rows that the mask hides completely."
+        )
     if any(not np.array_equal(a, b) for a, b in zip(before, again, strict=True)):
       raise InputError(
         "The model has other outputs for the same batch when it is called again. Turn off "
@@ -200,7 +211,7 @@ def _measure(model, collate, examples, alone) -> Isolation:
       _of_example(alone(example), x.shape)
       for example, x in zip(examples, before, strict=True)
     ]
-    scale = max(float(np.abs(x).max(initial=0)) for x in expected) or 1.0
+    scale = max(map(_largest, expected)) or 1.0
     found = list[Influence]()
     for source, other in enumerate(others):
       changed = [*examples[:source], other, *examples[source + 1 :]]
@@ -211,13 +222,13 @@ def _measure(model, collate, examples, alone) -> Isolation:
     if own.source == own.target and not own.size:
       raise InputError(
         f"The outputs of example {own.source} do not depend on its tokens, so nothing "
-        "would be proved. Give the model weights that are not zero."
+        "would be proved. Look at the model's weights."
       )
   foreign = [pair for pair in found if pair.source != pair.target]
   gaps = [_gap(*pair) / scale for pair in zip(before, expected, strict=True)]
   worst = int(np.argmax(gaps))
   return Isolation(
-    influence=max(pair.size for pair in foreign),
+    influence=float(np.max([pair.size for pair in foreign])),
     difference=gaps[worst],
     tolerance=tolerance,
     leaks=tuple(pair for pair in foreign if not pair.size <= ROUNDING),
@@ -231,6 +242,12 @@ def _no_gradients() -> contextlib.AbstractContextManager:
   return contextlib.nullcontext() if torch is None else torch.no_grad()
 
 
+def _largest(x: np.ndarray) -> float:
+  """The largest number; numbers beyond `LARGEST` fill masked entries and do not count."""
+  sizes = np.abs(x)
+  return float(sizes[sizes <= LARGEST].max(initial=0))
+
+
 def _gap(a: np.ndarray, b: np.ndarray) -> float:
   """The largest difference; infinities and NaN that are equal do not differ."""
   different = (a != b) & ~((a != a) & (b != b))
@@ -238,8 +255,12 @@ def _gap(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _of_one_row(collate: Callable) -> Callable[[list[Example]], Mapping[str, Any]]:
-  """`collate` of examples; a `PackedCollator`, which takes packs, gets one."""
-  if hasattr(collate, "row_length"):
+  """`collate` of examples; a collator of packs, which is one of ours, gets one pack."""
+  ours = sys.modules.get("packing.torch")
+  of_packs = () if ours is None else (ours.PackedCollator, ours.MaskingCollator)
+  if isinstance(getattr(collate, "collator", None), of_packs):
+    collate = collate.collator  # that of `packed_trainer`
+  if isinstance(collate, of_packs):
     return lambda examples: collate([examples])
   return collate
 
@@ -253,30 +274,38 @@ def _examples(
     config = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     size, needed = getattr(config, "vocab_size", None), sum(LENGTHS) + longest
-    if not isinstance(size, int) or size < needed:
+    special = [getattr(config, f"{name}_token_id", None) for name in _SPECIAL]
+    known = np.setdiff1d(np.arange(size or 0), [x for x in special if isinstance(x, int)])
+    known = known[-max(3 * len(known) // 4, needed) :]  # most special tokens are in front
+    if len(known) < needed:
       raise InputError(
-        f"model.config.vocab_size is {size}; expected {needed} or more. Pass "
-        "examples=[...] with token ids that are all different."
+        f"model.config.vocab_size is {size}; expected {needed} or more besides special "
+        "tokens. Pass examples=[...] with token ids that are all different."
       )
-    first = min(size // 4, size - needed)  # special tokens stand in front
-    ids = first + np.random.default_rng(0).permutation(size - first)[:needed]
+    ids = np.random.default_rng(0).permutation(known)[:needed]
     parts = np.split(ids[:-longest], np.cumsum(LENGTHS)[:-1])
     examples, unused = [{"input_ids": part.tolist()} for part in parts], ids[-longest:]
   else:
     examples = [dict(example) for example in examples]
-    used = np.concatenate([np.asarray(x["input_ids"], int) for x in examples] or [[]])
-    if len(examples) < 2 or len(np.unique(used)) < len(used):
+    if len(examples) < 2:
+      raise InputError(f"There is {len(examples)} example; expected two or more.")
+    for number, example in enumerate(examples):
+      if not len(example.get("input_ids", ())):
+        raise InputError(f"Example {number} has no input_ids; expected a token or more.")
+    used = np.concatenate([np.asarray(x["input_ids"], int) for x in examples])
+    ids, counts = np.unique(used, return_counts=True)
+    if (counts > 1).any():
       raise InputError(
-        f"The {len(examples)} examples have {len(used)} tokens, {len(np.unique(used))} of "
-        "them different. Expected two examples or more, in which no token comes twice, so "
-        "that each is found in a batch."
+        f"Token {ids[counts > 1][0]} comes twice in the examples; expected tokens that are "
+        "all different, so that each example is found in a batch. Leave out [CLS] and the "
+        "like."
       )
     unused = np.setdiff1d(np.arange(used.max()), used)[::-1]
     longest = max(len(example["input_ids"]) for example in examples)
     if len(unused) < longest:
       raise InputError(
-        f"Below the largest token id, {used.max()}, {len(unused)} are not used; expected "
-        f"{longest} or more, by which an example is replaced. Use other token ids."
+        f"The largest token id is {used.max()}, and {len(unused)} smaller ids are free; "
+        f"expected {longest} or more, to replace an example by. Use larger ids."
       )
   others = [
     {**example, "input_ids": unused[: len(example["input_ids"])].tolist()}
@@ -289,11 +318,18 @@ def _outputs(
   model: Any, collate: Callable, examples: list[Example]
 ) -> tuple[list[np.ndarray], float]:
   """The outputs of each example in a batch of all, and what rounding may change."""
-  batch = dict(collate(examples))
-  batch.pop("labels", None)
+  batch = collate(examples)
+  if not isinstance(batch, Mapping) or "input_ids" not in batch:
+    told = ", ".join(batch) if isinstance(batch, Mapping) else type(batch).__name__
+    raise InputError(
+      f"collate returned {told}; expected a mapping of the model's arguments, input_ids "
+      "among them."
+    )
+  batch = {name: value for name, value in batch.items() if name != "labels"}
   ids = as_array("input_ids", batch["input_ids"])
   output = _output_of(model(**_on_device(batch, model)))
-  tolerance = TOLERANCES.get(dtype_name(output), 0.0)
+  dtypes = {dtype_name(output), *(dtype_name(x) for x in _parameters(model))}
+  tolerance = max(TOLERANCES.get(dtype, 0.0) for dtype in dtypes)
   array = as_array("output", output)
   starts = batch.get("sequence_starts")
   of_sequences = starts is not None and array.shape[:2] == tuple(starts.shape)
@@ -324,11 +360,11 @@ def _find(ids: np.ndarray, tokens: np.ndarray, number: int) -> tuple[int, int]:
   )
 
 
-def _plain_call(model: Any, example: Example) -> Any:
+def _plain_call(model: Any, collate: Callable, example: Example) -> Any:
   ids = np.asarray(example["input_ids"])[None]
-  torch = sys.modules.get("torch")
-  if torch is not None and isinstance(model, torch.nn.Module):
-    ids = torch.as_tensor(ids)
+  of_torch = hasattr(collate([example])["input_ids"], "detach")
+  if of_torch:
+    ids = sys.modules["torch"].as_tensor(ids)
   return model(**_on_device({"input_ids": ids}, model))
 
 
@@ -345,16 +381,27 @@ def _of_example(output: Any, shape: tuple[int, ...]) -> np.ndarray:
 def _output_of(output: Any) -> Any:
   """The tensor of a model's output."""
   for name in ("logits", "last_hidden_state"):
-    if getattr(output, name, None) is not None:
-      return getattr(output, name)
-  return output[0] if isinstance(output, tuple | list) else output
+    of_mapping = output.get(name) if isinstance(output, Mapping) else None
+    if (found := getattr(output, name, of_mapping)) is not None:
+      return found
+  first = output[0] if isinstance(output, tuple | list) and output else output
+  if not hasattr(first, "shape"):
+    raise InputError(
+      f"The model returns a {type(output).__name__}; expected an array, or an object with "
+      "logits or last_hidden_state."
+    )
+  return first
 
 
 def _on_device(value: Any, model: Any) -> Any:
   """Tensors, also in dictionaries, on the device of the model."""
   if isinstance(value, Mapping):
     return {name: _on_device(x, model) for name, x in value.items()}
-  if not hasattr(value, "to") or not hasattr(model, "parameters"):
+  if not hasattr(value, "to"):
     return value
-  device = next((x.device for x in model.parameters()), None)
+  device = next((x.device for x in _parameters(model)), None)
   return value if device is None else value.to(device)
+
+
+def _parameters(model: Any) -> list[Any]:
+  return list(model.parameters()) if hasattr(model, "parameters") else []

@@ -14,6 +14,7 @@ import numpy as np
 
 Arrays = Mapping[str, Any]
 PADDING = 0
+LARGEST = 1e3  # larger numbers come from masks and are ignored in the scale
 # The largest relative difference that rounding may cause, by dtype.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 3e-2, "float16": 4e-3}
 

@@ -13,6 +13,7 @@ from packing.testing.frameworks import outputs_and_gradients
 from packing.testing.influence import LeakError, find_leaks
 from packing.testing.layout import lay_out, sequence_length
 from packing.testing.probe import (
+  LARGEST,
   TOLERANCES,
   Arrays,
   Probe,
@@ -22,8 +23,6 @@ from packing.testing.probe import (
   make_probe,
   named,
 )
-
-LARGEST = 1e3  # larger numbers come from masks and are ignored in the scale
 
 
 class Difference(NamedTuple):

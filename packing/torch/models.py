@@ -103,8 +103,9 @@ def options_of(config: Any) -> dict[str, Any]:
 def _check_tried(model_type: str):
   if reason := tried()["refused"].get(model_type):
     raise InputError(
-      f"{model_type} does not keep the sequences of a row apart: {reason}. Pad its "
-      "batches, or choose another model, such as one of type bert, modernbert or llama."
+      f"PackedCollator has no rows for models of type {model_type}: {reason}. Pad, or "
+      "choose another model, such as one of type bert, modernbert or llama. "
+      "docs/isolation_atlas.md says whether another call keeps its sequences apart."
     )
   if model_type not in {*tried()["causal"], *tried()["bidirectional"]}:
     raise InputError(
@@ -142,7 +143,7 @@ def layout_of(config: Any) -> dict[str, Any]:
   kinds = set(getattr(text, "layer_types", None) or ())
   if others := kinds - {"full_attention", "sliding_attention"}:
     raise InputError(
-      f"No mask keeps sequences apart in layers of type {', '.join(sorted(others))}. Pad, "
+      f"PackedCollator makes no mask for layers of type {', '.join(sorted(others))}. Pad, "
       "or choose another model."
     )
   if getattr(text, "use_bidirectional_attention", None) in (True, "all"):

@@ -46,6 +46,7 @@ def book(tmp_path, *entries):
     ([1e-7, 0, 1e-20, 0, 1e-7], "differs"),  # an influence that changes no bit
     ([float("nan"), 0, 0, 0, 0], "differs"),
     ("TypeError: no position_ids", "refuses"),
+    ("No call: PackedCollator makes no mask", "no mask"),
   ],
 )
 def test_verdicts(numbers, expected):
@@ -59,6 +60,8 @@ def test_the_record_grows_by_type_and_begins_anew_for_another_version(tmp_path):
   assert again.entries["b", "causal"]["found"]["sdpa"]["positions"] == GOOD
   assert record.read(path=made.path).versions == made.versions
   assert not record.read({"transformers": "6", "torch": "2"}, made.path).entries
+  with pytest.raises(record.InputError, match=r"of transformers 5 and torch 2, and .* 6 "):
+    record.read({"transformers": "6", "torch": "2"}, made.path, anew=False)
   with pytest.raises(record.InputError, match="does not exist"):
     record.read(path=tmp_path / "other")
 
@@ -94,18 +97,24 @@ def test_tables_say_what_to_do(tmp_path):
 
 def test_types_for_the_collator(tmp_path):
   refused = entry("refused", four_axes="TypeError: no")
+  layers = entry("layers", four_axes="No call: PackedCollator makes no mask. Pad.")
+  forward = entry("forward", four_axes=[1e-7, 0, None, None, None])
+  encoder = entry("encoder", "encoder", four_axes=GOOD) | {"is_causal": False}
   both = entry("both", "of images and text", four_axes=GOOD) | {"text_type": "inner"}
   entries = (
     *(entry("good", four_axes=GOOD), entry("good", "bidirectional", four_axes=GOOD)),
     *(entry("wrong", four_axes=LEAKS), refused, both, entry("inner", four_axes=DIFFERS)),
+    *(layers, forward, encoder),
     {"type": "two", "kind": "causal", "cannot": "it has an encoder and a decoder"},
     {"type": "unknown", "kind": "causal", "cannot": "ValueError: too large"},
     entry("big_bird", "bidirectional", four_axes=GOOD),
   )
   made = page.model_types(book(tmp_path, *entries))
   assert made["causal"] == ["both", "good", "inner"]
-  assert made["bidirectional"] == ["good"]
-  assert list(made["refused"]) == ["big_bird", "refused", "two", "wrong"]
+  assert made["bidirectional"] == ["encoder", "good"]
+  expected = ["big_bird", "forward", "layers", "refused", "two", "wrong"]
+  assert list(made["refused"]) == expected
+  assert made["refused"]["layers"] == "PackedCollator makes no mask"
   assert "influence of another sequence 5.0e-01" in made["refused"]["wrong"]
 
 
@@ -113,6 +122,15 @@ def test_what_is_published_follows_from_the_record():
   kept = record.read()
   assert json.loads(page.TYPES.read_text()) == page.model_types(kept)
   assert pages.published()[page.TABLES.name] == page.tables(kept)
+
+
+def test_the_readme_says_how_many_types_mix_sequences():
+  summary = page.tables(record.read())["summary"]
+  (row,) = (
+    row for row in summary if (row["models"], row["call"]) == ("causal", "flattening")
+  )
+  told = f"{row['leaks']} of {row['types']} types of causal models mix the sequences"
+  assert told in (pages.ROOT / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -141,5 +159,5 @@ def test_a_report_finds_what_it_says(path, capsys):
   (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
   exec(compile(code, path.name, "exec"), {})
   found = float(capsys.readouterr().out)
-  told = float(re.search(r"\*\*Found:\*\* (\S+)\.", text)[1])
+  told = float(re.search(r"\*\*Found:\*\* (\S+) ", text)[1])
   assert found == pytest.approx(told, rel=0.05)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 
 import packing
@@ -97,7 +98,43 @@ def test_a_trainer_can_warn_or_stop_and_its_model_goes_on_training():
     isolation(Model().train(), one_row, examples=EXAMPLES, on_failure="warn")
 
 
-def test_rounding_of_16_bits_is_no_leak():
+@pytest.mark.parametrize("value", [-1e9, torch.finfo(torch.float32).min, -float("inf")])
+def test_a_column_that_a_model_masks_hides_no_leak(value):
+  class Masked(Model):
+    def forward(self, input_ids, position_ids=None):
+      x = super().forward(input_ids, position_ids)
+      return torch.cat([x, torch.full((*x.shape[:2], 1), value)], -1)
+
+  assert isolation(Masked(mix=0.5), one_row, examples=EXAMPLES).verdict == "leaks"
+  assert isolation(Masked(), one_row, examples=EXAMPLES).verdict == "isolated"
+
+
+def test_each_module_keeps_its_mode():
+  model = Model(dropout=0.5).train()
+  model.tokens.eval()
+  assert isolation(model, one_row, examples=EXAMPLES).verdict == "isolated"
+  assert (model.training, model.tokens.training, model.dropout.training) == (1, 0, 1)
+  model.eval()
+  model.dropout.train()
+  assert isolation(model, one_row, examples=EXAMPLES).verdict == "isolated"
+  assert model.dropout.training
+
+
+def test_outputs_may_be_named_and_functions_are_models():
+  model = Model(mix=0.5)
+  found = isolation(lambda **x: {"logits": model(**x)}, one_row, examples=EXAMPLES)
+  assert found == isolation(model, one_row, examples=EXAMPLES)
+
+  def of_numpy(input_ids, position_ids=None):
+    return np.eye(40)[input_ids]
+
+  def plain(examples):
+    return {name: x.numpy() for name, x in one_row(examples).items()}
+
+  assert isolation(of_numpy, plain, examples=EXAMPLES).verdict == "isolated"
+
+
+def test_outputs_of_a_model_in_16_bits():
   assert isolation(Model(half=True), one_row, examples=EXAMPLES).verdict == "isolated"
   leaky = Model(mix=0.5, half=True)
   assert isolation(leaky, one_row, examples=EXAMPLES).verdict == "leaks"
@@ -120,6 +157,14 @@ def test_what_proves_nothing_is_refused():
     def forward(self, input_ids, position_ids=None):
       return super().forward(input_ids, position_ids).sum(1)
 
+  class Text(Model):
+    def forward(self, input_ids, position_ids=None):
+      return "logits"
+
+  class Broken(Model):
+    def forward(self, input_ids, position_ids=None):
+      return super().forward(input_ids, position_ids) * float("nan")
+
   def masked(examples):
     batch = one_row(examples)
     batch["input_ids"][0, 1] = 39
@@ -127,15 +172,21 @@ def test_what_proves_nothing_is_refused():
 
   refused("Turn off what is random", Noise())
   refused("do not depend on its tokens", Constant())
+  refused("returns a str; expected an array", Text())
+  refused("example 0 has NaN", Broken())
   refused(r"shape \(1, 8\); expected one that begins", Summed())
   refused("example 0 are not in the batch", collate=masked)
-  refused("Expected two examples or more", examples=EXAMPLES[:1])
-  refused("no token comes twice", examples=[EXAMPLES[0], EXAMPLES[0]])
-  refused(
-    "largest token id, 3, 0 are not used",
-    examples=[{"input_ids": [0, 1]}, {"input_ids": [2, 3]}],
-  )
+  refused("There is 1 example", examples=EXAMPLES[:1])
+  refused("Token 11 comes twice", examples=[EXAMPLES[0], EXAMPLES[0]])
+  refused("Example 1 has no input_ids", examples=[EXAMPLES[0], {"input_ids": []}])
+  refused("Example 0 has no input_ids", examples=[{"ids": [3]}, EXAMPLES[0]])
+  refused("collate returned tuple; expected a mapping", collate=lambda x: (x,))
+  refused("collate returned ids; expected a mapping", collate=lambda x: {"ids": x})
+  small = [{"input_ids": [0, 1]}, {"input_ids": [2, 3]}]
+  refused("largest token id is 3, and 0 smaller ids are free", examples=small)
   refused("vocab_size is None", examples=None)
+  with pytest.raises(packing.InputError, match=r"has no config\. Pass collate"):
+    isolation(Model())
   refused("on_failure is 'stop'", on_failure="stop")
 
 
