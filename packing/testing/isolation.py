@@ -258,8 +258,9 @@ def _of_one_row(collate: Callable) -> Callable[[list[Example]], Mapping[str, Any
   """`collate` of examples; a collator of packs, which is one of ours, gets one pack."""
   ours = sys.modules.get("packing.torch")
   of_packs = () if ours is None else (ours.PackedCollator, ours.MaskingCollator)
-  if isinstance(getattr(collate, "collator", None), of_packs):
-    collate = collate.collator  # that of `packed_trainer`
+  inner: Any = getattr(collate, "collator", None)
+  if isinstance(inner, of_packs):
+    collate = inner  # that of `packed_trainer`
   if isinstance(collate, of_packs):
     return lambda examples: collate([examples])
   return collate
@@ -271,7 +272,7 @@ def _examples(
   """The examples, and for each another one with tokens that no example has."""
   longest = max(LENGTHS)
   if examples is None:
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     size, needed = getattr(config, "vocab_size", None), sum(LENGTHS) + longest
     special = [getattr(config, f"{name}_token_id", None) for name in _SPECIAL]
@@ -307,11 +308,11 @@ def _examples(
         f"The largest token id is {used.max()}, and {len(unused)} smaller ids are free; "
         f"expected {longest} or more, to replace an example by. Use larger ids."
       )
-  others = [
+  others: list[Example] = [
     {**example, "input_ids": unused[: len(example["input_ids"])].tolist()}
     for example in examples
   ]
-  return examples, others
+  return list(examples), others
 
 
 def _outputs(

@@ -159,5 +159,5 @@ def test_a_report_finds_what_it_says(path, capsys):
   (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
   exec(compile(code, path.name, "exec"), {})
   found = float(capsys.readouterr().out)
-  told = float(re.search(r"\*\*Found:\*\* (\S+) ", text)[1])
-  assert found == pytest.approx(told, rel=0.05)
+  (told,) = re.findall(r"\*\*Found:\*\* (\S+) ", text)
+  assert found == pytest.approx(float(told), rel=0.05)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.extra("torch")
 EXAMPLES = [{"input_ids": [11, 12, 13, 14]}, {"input_ids": [15, 16, 17]}]
 
 
-class Model(torch.nn.Module):
+class Model(torch.nn.Module):  # type: ignore[name-defined]
   """Positions and embeddings; `mix` adds the mean of the row times a factor."""
 
   def __init__(self, *, mix=0.0, dropout=0.0, half=False):
