@@ -3,8 +3,9 @@
 JAX's default generator costs a tenth of a step of BERT-base on an H200. This one draws 128
 random bits at a time, enough for eight numbers, by Philox, and keeps one bit a number for
 the backward pass. A mask depends on the key and on the places of the numbers, not on how
-the array is split. JAX has Philox too, but draws one number at a time, and jax 0.10.2
-cannot compile it for several devices.
+the array is split; within `jax.shard_map`, whose arrays are the rows of one device, they
+are counted over the rows of all devices. JAX has Philox too, but draws one number at a
+time, and jax 0.10.2 cannot compile it for several devices.
 
 References:
   Salmon et al. (2011), Parallel random numbers: as easy as 1, 2, 3, section 4.3.
@@ -28,7 +29,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
   """Sets random numbers of an array to 0, and scales the others to keep its mean.
 
   Args:
-    x: with at least one axis.
+    x: with at least one axis; the first is split over devices, or none is.
     rate: the fraction that is dropped, in [0, 1), rounded to a multiple of 2^-16.
     key: a PRNG key; None for no dropout.
   """
@@ -37,13 +38,14 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
   if key is None or not dropped or not x.size:
     return x
   groups = -(-x.shape[-1] // _GROUP)
-  words = philox(jax.random.key_data(key), _places((*x.shape[:-1], groups)))
+  places = _places((*x.shape[:-1], groups)) + _first_place((*x.shape[:-1], groups))
+  words = philox(jax.random.key_data(key), places)
   halves = [half for word in words for half in (word & 0xFFFF, word >> 16)]
   bits = sum((half >= dropped).astype(np.uint8) << i for i, half in enumerate(halves))
   # The barrier keeps the eight numbers of a group from being drawn again for each of them.
   bits = jax.lax.optimization_barrier(bits)[..., None]
-  places = np.arange(_GROUP, dtype=np.uint8).reshape((1,) * x.ndim + (_GROUP,))
-  keep = (bits >> places & 1).astype(bool).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
+  within = np.arange(_GROUP, dtype=np.uint8).reshape((1,) * x.ndim + (_GROUP,))
+  keep = (bits >> within & 1).astype(bool).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
   return jnp.where(keep, x * jnp.asarray(of / (of - dropped), x.dtype), 0)
 
 
@@ -87,3 +89,11 @@ def _places(shape: tuple[int, ...]) -> jax.Array:
     for axis, stride in enumerate(strides)
   ]
   return sum(parts[1:], parts[0])
+
+
+def _first_place(shape: tuple[int, ...]) -> jax.Array | np.uint32:
+  """The number of a device's first element, modulo 2^32; 0 outside `jax.shard_map`."""
+  axes = jax.sharding.get_abstract_mesh().manual_axes
+  if not axes:
+    return np.uint32(0)
+  return jax.lax.axis_index(axes).astype(np.uint32) * np.uint32(math.prod(shape) % 2**32)

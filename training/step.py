@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.nnx as nnx
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.tree_util import tree_map_with_path
 
 from model import LANGUAGE_MODELS, ModelConfig, losses
 from model.models import abstract_model, draw_params, drawing_device
@@ -20,6 +21,10 @@ from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state
 from training.optimizer import norm
 
 State = dict[str, Any]
+# How arrays are split over the devices: not at all, by rows, or by the rows of each
+# micro-batch.
+_ALL, _ROWS = PartitionSpec(), PartitionSpec((DATA, FSDP))
+_PARTS = PartitionSpec(None, (DATA, FSDP))
 Batch = Mapping[str, jax.Array]
 
 
@@ -106,6 +111,7 @@ class TrainingProgram(ModelProgram):
     self._accumulate = accumulate
     self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
     self._shardings = split_state(mesh, self._abstract)
+    self._split = jax.tree.map(lambda x: x.spec, self._shardings["params"])
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
       self._train_step,
@@ -184,41 +190,110 @@ class TrainingProgram(ModelProgram):
     return new_state, totals | counts
 
   def _gradients(self, state: State, batch: Batch):
-    """Gradients of the loss of the whole batch, and totals of its losses and accuracies."""
-    key = None
+    """Gradients of the loss of the whole batch, and totals of its losses and accuracies.
+
+    Each device sums the gradients of its own rows, over all of its micro-batches, and then
+    the devices add up theirs, once. XLA by itself would add them up in each micro-batch.
+    """
+    params, key = state["params"], None
     if self.config.dropout_rate > 0 or self.config.attention_dropout_rate > 0:
       key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
     if self.head == "encoder":
-      return self._pair_gradients(state["params"], batch, key)
+      return self._pair_gradients(params, batch, key)
+    counts = None
+    if self._accumulate > 1 or self.mesh.size > 1:  # a part does not know them
+      outputs = jax.eval_shape(self.apply, params, batch)
+      counts = losses.count(losses.heads_of(outputs), batch, unit=self._loss_unit)
 
-    def loss(params, part: Batch, key, counts=None):
-      # Gathered before use, so that devices along `fsdp` compute like all others.
-      params = jax.lax.with_sharding_constraint(params, self._everywhere)
+    def of_device(params, rows, counts, key):
+      gradients, totals = self._sums(params, rows, counts, key)
+      everywhere = jax.tree.map(lambda _: _ALL, totals)
+      return self._added_up(gradients, self._split), self._added_up(totals, everywhere)
+
+    arguments = {"rows": (batch, _ROWS), "counts": (counts, _ALL), "key": (key, _ALL)}
+    return self._on_devices(of_device, params, arguments, (self._split, _ALL))
+
+  def _on_devices(
+    self,
+    work: Callable[..., Any],
+    params: Any,
+    arguments: Mapping[str, tuple[Any, PartitionSpec]],
+    results: Any,
+  ) -> Any:
+    """Calls a function on each device, with whole parameters and the device's own rows.
+
+    Args:
+      work: of parameters and `arguments`.
+      params: split along `fsdp`, as the state is.
+      arguments: by name, each with how it is split over the devices.
+      results: how those of `work` are split.
+    """
+    values = [value for value, _ in arguments.values()]
+    if self.mesh.size == 1:
+      return work(params, *values)
+
+    def of_device(params, *values):
+      return work(tree_map_with_path(self._gathered, params, self._split), *values)
+
+    # Were the replication of the parameters checked, JAX would add up the gradients over
+    # the devices in each micro-batch.
+    return jax.shard_map(
+      of_device,
+      mesh=self.mesh,
+      in_specs=(self._split, *(spec for _, spec in arguments.values())),
+      out_specs=results,
+      check_vma=False,
+    )(params, *values)
+
+  def _added_up(self, sums: Any, split: Any) -> Any:
+    """The sums of all devices; of an array that they share, one device's part of it."""
+
+    def of_all(sums: jax.Array, spec: PartitionSpec) -> jax.Array:
+      if FSDP not in spec:
+        return jax.lax.psum(sums, (DATA, FSDP))
+      axis = spec.index(FSDP)
+      part = jax.lax.psum_scatter(sums, FSDP, scatter_dimension=axis, tiled=True)
+      return jax.lax.psum(part, DATA) if self.mesh.shape[DATA] > 1 else part
+
+    return sums if self.mesh.size == 1 else jax.tree.map(of_all, sums, split)
+
+  def _sums(self, params, rows: Batch, counts, key):
+    """Sums over the rows of one device, or of all: gradients of the whole batch's loss,
+    and totals."""
+
+    def loss(params, part: Batch, key):
+      if self.mesh.size == 1:  # no constraint, but without it XLA rounds other last bits
+        params = jax.lax.with_sharding_constraint(params, self._everywhere)
       outputs = self.apply(params, part, dropout_key=key)
       return losses.loss(outputs, part, unit=self._loss_unit, counts=counts)
 
     gradient = jax.grad(loss, has_aux=True)
     if self._accumulate == 1:
-      return gradient(state["params"], batch, key)
-
-    outputs = jax.eval_shape(self.apply, state["params"], batch)
-    counts = losses.count(losses.heads_of(outputs), batch, unit=self._loss_unit)
+      return gradient(params, rows, key)
 
     def add(sums, numbered):
       number, part = numbered
       part_key = None if key is None else jax.random.fold_in(key, number)
-      gradients, totals = gradient(state["params"], part, part_key, counts)
-      gradients = jax.lax.with_sharding_constraint(gradients, self._shardings["params"])
-      return jax.tree.map(jnp.add, sums, (gradients, totals)), None
+      return jax.tree.map(jnp.add, sums, gradient(params, part, part_key)), None
 
-    parts = jax.tree.map(self._split, batch)
+    parts = jax.tree.map(self._micro_batches, rows)
+    first = jax.tree.map(lambda x: x[0], parts)
     zeros = jax.tree.map(
-      lambda x: jnp.zeros(x.shape, x.dtype),
-      jax.eval_shape(
-        gradient, state["params"], jax.tree.map(lambda x: x[0], parts), key, counts
-      ),
+      lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, first, key)
     )
     return jax.lax.scan(add, zeros, (jnp.arange(self._accumulate), parts))[0]
+
+  def _gathered(self, path, part: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """The whole of a parameter that the devices along `fsdp` share.
+
+    Kernels cross in the dtype in which the model multiplies by them, so nothing is lost.
+    """
+    if FSDP not in spec:
+      return part
+    is_kernel = getattr(path[-1], "key", None) == "kernel"
+    sent = part.astype(self.config.dtype) if is_kernel else part
+    whole = jax.lax.all_gather(sent, FSDP, axis=spec.index(FSDP), tiled=True)
+    return whole.astype(part.dtype)
 
   def _pair_gradients(self, params, batch: Batch, key):
     """As `_gradients`, where each text is compared with those of the whole batch.
@@ -230,8 +305,7 @@ class TrainingProgram(ModelProgram):
       Gao et al., https://arxiv.org/abs/2101.06983, for the second way.
     """
 
-    def embed(params, number, part: Batch) -> jax.Array:
-      params = jax.lax.with_sharding_constraint(params, self._everywhere)
+    def embed(params, number, part: Batch, key) -> jax.Array:
       part_key = None if key is None else jax.random.fold_in(key, number)
       outputs = self.apply(params, part, dropout_key=part_key)
       return outputs[f"sequence_{self._pair_loss.pooling}"]
@@ -240,32 +314,53 @@ class TrainingProgram(ModelProgram):
       return losses.pair_loss(vectors, batch, self._pair_loss)
 
     if self._accumulate == 1:
-      whole = jax.grad(lambda x: loss(embed(x, 0, batch), batch), has_aux=True)
-      return whole(params)
-    parts = jax.tree.map(self._split, batch)
-    numbered = jnp.arange(self._accumulate), parts
-    vectors = jax.lax.map(lambda part: embed(params, *part), numbered)
+
+      def whole(params):
+        params = jax.lax.with_sharding_constraint(params, self._everywhere)
+        return loss(embed(params, 0, batch, key), batch)
+
+      return jax.grad(whole, has_aux=True)(params)
+
+    numbers = jnp.arange(self._accumulate)
+
+    def forward(params, rows, key):
+      parts = jax.tree.map(self._micro_batches, rows)
+      return jax.lax.map(lambda part: embed(params, *part, key), (numbers, parts))
+
+    def backward(params, rows, of_vectors, key):
+      def add(sums, part):
+        number, rows, of_part = part
+        _, pull = jax.vjp(lambda x: embed(x, number, rows, key), params)
+        return jax.tree.map(jnp.add, sums, *pull(of_part)), None
+
+      parts = jax.tree.map(self._micro_batches, rows)
+      zeros = jax.tree.map(jnp.zeros_like, params)
+      sums, _ = jax.lax.scan(add, zeros, (numbers, parts, of_vectors))
+      return self._added_up(sums, self._split)
+
+    arguments = {"rows": (batch, _ROWS), "key": (key, _ALL)}
+    vectors = self._on_devices(forward, params, arguments, _PARTS)
+    parts = jax.tree.map(self._of_all_devices, batch)
     of_vectors, totals = jax.grad(loss, has_aux=True)(vectors, parts)
+    arguments = {
+      "rows": (batch, _ROWS),
+      "of_vectors": (of_vectors, _PARTS),
+      "key": (key, _ALL),
+    }
+    return self._on_devices(backward, params, arguments, self._split), totals
 
-    def add(sums, part):
-      number, rows, of_part = part
-      _, backward = jax.vjp(lambda x: embed(x, number, rows), params)
-      sums = jax.tree.map(jnp.add, sums, *backward(of_part))
-      return jax.lax.with_sharding_constraint(sums, self._shardings["params"]), None
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    return jax.lax.scan(add, zeros, (*numbered, of_vectors))[0], totals
-
-  def _split(self, rows: jax.Array) -> jax.Array:
+  def _micro_batches(self, rows: jax.Array) -> jax.Array:
     """[B, ...] -> [A, B / A, ...]; row r goes to micro-batch r mod A.
 
     Thus each device keeps its rows, and the micro-batches are the same for any number of
     devices.
     """
-    parts = rows.reshape(-1, self._accumulate, *rows.shape[1:]).swapaxes(0, 1)
-    spec = jax.sharding.PartitionSpec(None, (DATA, FSDP))
-    sharding = jax.sharding.NamedSharding(self.mesh, spec)
-    return jax.lax.with_sharding_constraint(parts, sharding)
+    return rows.reshape(-1, self._accumulate, *rows.shape[1:]).swapaxes(0, 1)
+
+  def _of_all_devices(self, rows: jax.Array) -> jax.Array:
+    """The micro-batches of all devices."""
+    sharding = NamedSharding(self.mesh, _PARTS)
+    return jax.lax.with_sharding_constraint(self._micro_batches(rows), sharding)
 
 
 def _place(x: np.ndarray, sharding: Sharding) -> jax.Array:
