@@ -8,6 +8,10 @@ NEEDED = {
   "packing/torch/trainer.py": "transformers",
   "packing/grain": "grain",
   "packing/datasets": "datasets",
+  **{
+    f"experiments/isolation_atlas/{name}.py": "transformers"
+    for name in ("calls", "page", "tiny", "trial")
+  },
 }
 collect_ignore = [
   place + folder

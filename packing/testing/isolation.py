@@ -112,19 +112,14 @@ def assert_isolated(
 
   Example: a model that adds the mean of the row to each token.
 
-    >>> import torch
-    >>> class Mean(torch.nn.Module):
-    ...   def __init__(self):
-    ...     super().__init__()
-    ...     self.table = torch.nn.Embedding(50, 4)
-    ...   def forward(self, input_ids):
-    ...     x = self.table(input_ids)
-    ...     return x + x.mean(1, keepdim=True)
+    >>> table = np.random.default_rng(0).standard_normal((20, 4))
+    >>> def model(input_ids):
+    ...   x = table[input_ids]
+    ...   return x + x.mean(axis=1, keepdims=True)
     >>> def one_row(examples):
-    ...   ids = [x for example in examples for x in example["input_ids"]]
-    ...   return {"input_ids": torch.tensor([ids])}
+    ...   return {"input_ids": np.concatenate([x["input_ids"] for x in examples])[None]}
     >>> examples = [{"input_ids": [1, 2, 3]}, {"input_ids": [7, 8]}]
-    >>> assert_isolated(Mean(), one_row, examples=examples)
+    >>> assert_isolated(model, one_row, examples=examples)
     Traceback (most recent call last):
     packing.testing.LeakError: The outputs of example 1 change with the tokens ...
   """
