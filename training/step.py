@@ -325,7 +325,9 @@ class TrainingProgram(ModelProgram):
 
     def forward(params, rows, key):
       parts = jax.tree.map(self._micro_batches, rows)
-      return jax.lax.map(lambda part: embed(params, *part, key), (numbers, parts))
+      return jax.lax.map(
+        lambda part: embed(params, part[0], part[1], key), (numbers, parts)
+      )
 
     def backward(params, rows, of_vectors, key):
       def add(sums, part):

@@ -23,7 +23,10 @@ def sent(program) -> dict[str, collections.Counter]:
   batch = put_batch(make_batch(16), program.mesh)
   compiled = program.train_step.lower(program.abstract_state(), batch).compile().as_text()
   loops = set(re.findall(r"body=%?([\w.\-]+)", compiled))
-  found = {"once": collections.Counter(), "in a loop": collections.Counter()}
+  found: dict[str, collections.Counter] = {
+    "once": collections.Counter(),
+    "in a loop": collections.Counter(),
+  }
   computation = ""
   for line in compiled.splitlines():
     if begins := re.match(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$", line):
