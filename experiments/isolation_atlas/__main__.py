@@ -10,9 +10,9 @@ in one row by each call of experiments/isolation_atlas/calls.py. Compared with e
 alone are logits, loss and gradients; that no sequence influences another is tested by
 changing its tokens, and by derivatives.
 
-The record is experiments/isolation_atlas/record.jsonl. The command goes on where it was
-stopped; another version of transformers begins anew. In the end it writes
-docs/isolation_atlas.md and packing/torch/model_types.json, by which
+The record is experiments/isolation_atlas/record.jsonl. A command that was stopped continues
+where it stopped; with another version of transformers or PyTorch it tries all types again.
+At the end it writes docs/isolation_atlas.md and packing/torch/model_types.json, by which
 `packing.torch.PackedCollator.for_model` accepts and refuses types.
 """
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None):
     )
   versions = {"transformers": transformers.__version__, "torch": torch.__version__}
   try:
-    book = record.read(None if chosen.publish else versions, anew=not chosen.types)
+    book = record.read(None if chosen.publish else versions, replace=not chosen.types)
   except packing.InputError as error:
     parser.error(str(error))
   if not chosen.publish:

@@ -45,6 +45,11 @@ def packed(rows: Sequence[dict]) -> dict[str, np.ndarray]:
   return lay_out([list(rows)], row_length=sum(len(x["input_ids"]) for x in rows))
 
 
+def positions(rows: Sequence[dict]) -> dict[str, np.ndarray]:
+  """All sequences in one row, with positions that restart and nothing else."""
+  return {name: packed(rows)[name] for name in ("input_ids", "position_ids")}
+
+
 def whole(rows: Sequence[dict]) -> dict[str, np.ndarray]:
   """The same, as if the row were one sequence."""
   ids = [token for example in rows for token in example["input_ids"]]
@@ -103,9 +108,6 @@ def gemma() -> Iterator[Way]:
     more = {"positions": position_ids, "attention_mask": attention_mask}
     return model.apply(params, jnp.asarray(input_ids), **more).logits
 
-  def positions(rows):
-    return {name: packed(rows)[name] for name in ("input_ids", "position_ids")}
-
   def masked(rows):
     segments = packed(rows)["segment_ids"]
     same = segments[:, :, None] == segments[:, None, :]
@@ -141,9 +143,6 @@ def penzai() -> Iterator[Way]:
       pz.nx.wrap(jnp.asarray(x), "batch", "seq") for x in (input_ids, position_ids)
     )
     return model(ids, token_positions=places).unwrap("batch", "seq", "vocabulary")
-
-  def positions(rows):
-    return {name: packed(rows)[name] for name in ("input_ids", "position_ids")}
 
   name = f"penzai {importlib.metadata.version('penzai')}, Llama"
   yield Way(name, "`token_positions` that restart", apply, positions)

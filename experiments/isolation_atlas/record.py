@@ -32,14 +32,14 @@ class Record:
 
 
 def read(
-  versions: dict[str, str] | None = None, path: pathlib.Path = PATH, *, anew: bool = True
+  versions: dict[str, str] | None = None, path: pathlib.Path = PATH, *, replace: bool = True
 ) -> Record:
   """The record, or an empty one if there is none or it is of other versions.
 
   Args:
     versions: those that are installed; None for whatever the record is of.
     path: of the file.
-    anew: whether a record of other versions may be replaced by an empty one.
+    replace: whether an empty record may take the place of one of other versions.
 
   Raises:
     InputError: there is none, and no versions were given; or it is of other versions, and
@@ -49,7 +49,7 @@ def read(
     first, *lines = map(json.loads, path.read_text().splitlines())
     if versions in (None, first):
       return Record(first, {(x["type"], x["kind"]): x for x in lines}, path)
-    if not anew:
+    if not replace:
       raise InputError(
         f"The record is of {_named(first)}, and here are {_named(versions or {})}. Run the "
         "command without types, which tries all of them, or install these versions."

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from packing import testing
+
 
 @pytest.fixture
 def assert_isolated() -> Callable[..., None]:
@@ -17,6 +19,4 @@ def assert_isolated() -> Callable[..., None]:
       model = transformers.AutoModelForCausalLM.from_config(config)
       assert_isolated(model, my_collator)
   """
-  from packing import testing
-
   return testing.assert_isolated

@@ -53,7 +53,7 @@ def test_verdicts(numbers, expected):
   assert record.verdict(numbers) == expected
 
 
-def test_the_record_grows_by_type_and_begins_anew_for_another_version(tmp_path):
+def test_the_record_grows_by_type_and_another_version_starts_an_empty_one(tmp_path):
   made = book(tmp_path, entry("b"), entry("a"), entry("b", positions=GOOD))
   again = record.read(made.versions, made.path)
   assert list(again.entries) == [("a", "causal"), ("b", "causal")]
@@ -61,7 +61,7 @@ def test_the_record_grows_by_type_and_begins_anew_for_another_version(tmp_path):
   assert record.read(path=made.path).versions == made.versions
   assert not record.read({"transformers": "6", "torch": "2"}, made.path).entries
   with pytest.raises(record.InputError, match=r"of transformers 5 and torch 2, and .* 6 "):
-    record.read({"transformers": "6", "torch": "2"}, made.path, anew=False)
+    record.read({"transformers": "6", "torch": "2"}, made.path, replace=False)
   with pytest.raises(record.InputError, match="does not exist"):
     record.read(path=tmp_path / "other")
 
