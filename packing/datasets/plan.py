@@ -56,7 +56,7 @@ def pack_dataset(
   if not isinstance(dataset, datasets.Dataset):
     raise InputError(
       f"dataset is a {type(dataset).__name__}; expected a Dataset. For a stream, use "
-      "pack_iterable_dataset; for a DatasetDict, pack each split."
+      "packing.torch.PackedIterableDataset; for a DatasetDict, pack each split."
     )
   check_integer("epoch", epoch, at_least=0)
   if lengths is None and "input_ids" in dataset.column_names:

@@ -20,22 +20,25 @@ _FIELDS = {"shard", "seen", "ended", "packs", "stream"}
 class PackedIterableDataset(IterableDataset):
   """Packs examples as they arrive; its items are packs, for `PackedCollator`.
 
-  Each rank and worker reads its shard of the stream, which is every n-th example if there
-  are n shards. So each of them needs the whole stream: one that shares out its own examples
-  is refused where that shows. Each example appears in exactly one pack. The end of the
-  stream closes all open packs.
+  Each rank and worker packs its own part of the stream, and each example appears in exactly
+  one pack. A `datasets.IterableDataset` is split by its own shards, so each shard is read
+  once if there are enough of them. Any other stream is read whole by each rank and worker,
+  which takes every n-th example; a stream that shares out its own examples is an error
+  where that shows. The end of the stream closes all open packs.
 
   `state_dict` and `load_state_dict` resume exactly, in this process or in workers under
   torchdata's `StatefulDataLoader`. The state is that of the newest iterator, and holds the
   examples of open packs. If the stream has methods of these names, its state is saved and
-  loaded too; otherwise the stream is read again up to the same example.
+  loaded too; otherwise the stream is read again up to the same example. (`datasets` drops
+  the examples of a shuffle buffer on resuming.)
 
   Args:
     stream: examples, in the same order each time.
     row_length: tokens of a row; a longer example is an error.
     rank, world_size: those of this process; by default, those of `torch.distributed` if it
-      is initialised. Accelerate and transformers' `Trainer` share out batches themselves:
-      there pass 0 and 1.
+      is initialised. A Hugging Face stream needs them on several ranks; if it is already
+      split by node, pass 0 and 1. Pass 0 and 1 under accelerate and transformers' `Trainer`
+      too, which share out batches themselves.
     options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.
 
   Raises:
@@ -101,22 +104,30 @@ class PackedIterableDataset(IterableDataset):
     workers = worker.num_workers if worker else 1
     return rank * workers + (worker.id if worker else 0), ranks * workers
 
-  def _check_stream(self):
-    worker, stream = get_worker_info(), self._stream
+  def _part(self) -> tuple[Iterable[Any], int, int]:
+    """A stream, and which of its examples are ours: number `own` of `shares` shares."""
+    stream, worker = self._stream, get_worker_info()
     shared = worker is not None and worker.num_workers > 1
-    if hasattr(stream, "num_shards"):  # a Hugging Face stream
-      if shared or getattr(stream, "_distributed", None) is not None:
+    if _is_hugging_face(stream):
+      from datasets.distributed import split_dataset_by_node
+
+      rank, ranks = self._ranks()
+      if self._given is None and ranks > 1:
         raise InputError(
-          f"The stream is a {type(stream).__name__}, which shares out its examples itself, "
-          "so some would be lost. Use packing.datasets.pack_iterable_dataset."
+          "On several ranks, pass rank and world_size to split a Hugging Face stream. Pass "
+          "0 and 1 if you have split it by datasets.distributed.split_dataset_by_node."
         )
-    elif shared and isinstance(stream, IterableDataset):
+      part = split_dataset_by_node(stream, rank=rank, world_size=ranks)
+      part.set_epoch(stream.epoch)
+      return part, 0, 1  # it shares out its shards among workers itself
+    if shared and isinstance(stream, IterableDataset):
       raise InputError(
         f"The stream is a {type(stream).__name__}, which may share out its examples among "
         "workers. Use one worker, or a stream that is no IterableDataset."
       )
     if self._was_read and isinstance(stream, Iterator):
       raise InputError("The stream is an iterator, which was read. Give a new one.")
+    return stream, *self._shard()
 
   def __iter__(self) -> Iterator[list[Any]]:
     at = _Place(StreamPacker(**self._options))
@@ -133,16 +144,15 @@ class PackedIterableDataset(IterableDataset):
     return self._packs(at)
 
   def _packs(self, at: _Place) -> Iterator[list[Any]]:
-    own, shards = self._shard()
-    self._check_stream()
-    examples: Iterable[Any] = self._stream
+    stream, own, shares = self._part()
+    at.stream, examples = stream, stream
     start = None  # to which a stream returns after an epoch that was resumed
     if at.resumed is not None and not at.ended:
       if at.resumed["stream"] is not None:
-        start = self._stream.state_dict()  # type: ignore[attr-defined]
-        self._stream.load_state_dict(at.resumed["stream"])  # type: ignore[attr-defined]
+        start = stream.state_dict()  # type: ignore[attr-defined]
+        stream.load_state_dict(at.resumed["stream"])  # type: ignore[attr-defined]
       else:
-        examples = itertools.islice(iter(self._stream), at.seen, None)
+        examples = itertools.islice(iter(stream), at.seen, None)
     at.resumed = None
     yield from at.packer.take()
     if not at.ended:
@@ -150,14 +160,14 @@ class PackedIterableDataset(IterableDataset):
       for example in examples:
         number = at.seen
         at.seen += 1
-        if number % shards == own:
+        if number % shares == own:
           at.packer.add(example)
           yield from at.packer.take()
       at.ended = True
       at.packer.flush()
       yield from at.packer.take()
     if start is not None:
-      self._stream.load_state_dict(start)  # type: ignore[attr-defined]
+      stream.load_state_dict(start)  # type: ignore[attr-defined]
     # In a worker, others may still read this epoch, so its state stays that of the end.
     if self._at is at and get_worker_info() is None:
       self._at = _Place(StreamPacker(**self._options))  # that of the next epoch
@@ -168,7 +178,7 @@ class PackedIterableDataset(IterableDataset):
     for state in (self._resume, at.resumed):  # a loaded state, and no pack yielded since
       if state is not None:
         return state
-    stream = getattr(self._stream, "state_dict", None) if at.seen else None
+    stream = getattr(at.stream, "state_dict", None) if at.seen else None
     return {
       "shard": list(self._shard()),
       "seen": at.seen,
@@ -208,5 +218,11 @@ class _Place:
 
   def __init__(self, packer: StreamPacker):
     self.packer = packer
-    self.seen, self.ended = 0, False  # examples read, over all shards
+    self.stream: Iterable[Any] | None = None  # that which is read
+    self.seen, self.ended = 0, False  # examples read of it
     self.resumed: dict[str, Any] | None = None  # the state to begin with
+
+
+def _is_hugging_face(stream: Any) -> bool:
+  datasets = sys.modules.get("datasets")  # which a stream of its kind has imported
+  return datasets is not None and isinstance(stream, datasets.IterableDataset)

@@ -1,5 +1,7 @@
 """Examples for rows of every framework, and what such rows hold."""
 
+import itertools
+
 import numpy as np
 
 import packing
@@ -17,6 +19,7 @@ EXAMPLES = [
   }
   for i, (n, end) in enumerate(zip(LENGTHS.tolist(), ENDS.tolist(), strict=True))
 ]
+TOKENS = [{"input_ids": example["input_ids"]} for example in EXAMPLES]
 PLAN = packing.pack(LENGTHS, max_sequence_length=ROW, max_sequences_per_pack=3)
 OPTIONS = {"row_length": ROW, "max_sequences_per_pack": 3, "open_packs": 4}
 
@@ -37,3 +40,11 @@ def assert_equal(rows, others):
 
 def neighbours(rows):
   return {tuple(np.sort(row["input_ids"][row["input_ids"] > 0])) for row in rows}
+
+
+def first_tokens(packs):
+  return [[example["input_ids"][0] for example in pack] for pack in packs]
+
+
+def flat(packs):
+  return sorted(itertools.chain(*packs))

@@ -1,9 +1,7 @@
-"""Packs in a DataLoader: every example once, with epochs, ranks, workers and streams."""
+"""Packs in a DataLoader: every example once, with epochs, ranks and workers."""
 
 import errno
 import gc
-import itertools
-import json
 import math
 import multiprocessing
 import os
@@ -14,24 +12,21 @@ import tempfile
 import pytest
 
 import packing
-from packing.torch import PackedCollator, PackedDataset, PackedIterableDataset
-from tests.packing import examples
-from tests.packing.examples import LENGTHS, PLAN, ROW, every_token_once
-from tests.packing.killed import resumed
+from packing.torch import PackedCollator, PackedDataset
+from tests.packing.examples import (
+  LENGTHS,
+  PLAN,
+  ROW,
+  every_token_once,
+  first_tokens,
+  flat,
+)
+from tests.packing.examples import TOKENS as EXAMPLES
 
 torch = pytest.importorskip("torch")
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset  # noqa: E402
+from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
 
 pytestmark = pytest.mark.extra("torch")
-EXAMPLES = [{"input_ids": example["input_ids"]} for example in examples.EXAMPLES]
-
-
-def first_tokens(packs):
-  return [[example["input_ids"][0] for example in pack] for pack in packs]
-
-
-def flat(packs):
-  return sorted(itertools.chain(*packs))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -258,270 +253,6 @@ def test_masks_that_are_too_large_are_refused_before_memory_is_taken():
   assert PackedCollator(**long, dtype=torch.bool).row_length == 32_768
   with pytest.raises(packing.InputError, match="5 boolean masks"):
     PackedCollator(**long, dtype=torch.bool)([[{"input_ids": [5]}]] * 5)
-
-
-# ---- streams -------------------------------------------------------------------------
-
-OPTIONS = {"row_length": ROW, "open_packs": 4, "look_ahead": 3}
-
-
-def make_stream(**more):
-  return PackedIterableDataset(EXAMPLES, **(OPTIONS | more))
-
-
-def test_a_stream_comes_whole():
-  loader = DataLoader(
-    make_stream(), batch_size=4, collate_fn=PackedCollator(row_length=ROW)
-  )
-  every_token_once(list(loader))
-
-
-def test_workers_and_ranks_share_a_stream():
-  batches = []
-  for rank in range(2):
-    loader = DataLoader(
-      make_stream(rank=rank, world_size=2),
-      batch_size=4,
-      num_workers=2,
-      multiprocessing_context="spawn",
-      collate_fn=PackedCollator(row_length=ROW),
-    )
-    batches += list(loader)
-  every_token_once(batches)
-
-
-def read_in_rank(rank, folder, method):
-  """Reads a stream with two workers in one of two processes of `torch.distributed`."""
-  torch.distributed.init_process_group(
-    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
-  )
-  loader = DataLoader(
-    make_stream(), batch_size=None, num_workers=2, multiprocessing_context=method
-  )
-  (folder / f"{rank}.json").write_text(json.dumps(first_tokens(loader)))
-  torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_know_the_rank_of_their_process(method, tmp_path):
-  torch.multiprocessing.spawn(read_in_rank, (tmp_path, method), nprocs=2)
-  packs = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-  assert all(packs)
-  assert flat(packs[0] + packs[1]) == flat(first_tokens(make_stream()))
-
-
-class Sharing(IterableDataset):
-  """Shares out its examples among workers, as PyTorch's documentation does."""
-
-  def __iter__(self):
-    worker = torch.utils.data.get_worker_info()
-    return iter(EXAMPLES[worker.id :: worker.num_workers])
-
-
-def test_a_stream_that_may_share_out_its_examples_is_refused_with_workers():
-  rows = PackedIterableDataset(Sharing(), **OPTIONS)
-  spawned = {"batch_size": None, "multiprocessing_context": "spawn"}
-  loader = DataLoader(rows, num_workers=2, **spawned)
-  with pytest.raises(packing.InputError, match="is a Sharing, which may share out"):
-    list(loader)
-  loader = DataLoader(rows, num_workers=1, **spawned)
-  assert flat(first_tokens(loader)) == flat(first_tokens(make_stream()))
-
-
-def test_accelerate_shares_out_batches_itself(monkeypatch):
-  accelerate = pytest.importorskip("accelerate")
-  shared = {"num_processes": 2}
-  monkeypatch.setattr(accelerate.PartialState, "_shared_state", shared)
-  with pytest.raises(packing.InputError, match="Pass rank=0, world_size=1"):
-    next(iter(make_stream()))
-  whole = list(make_stream(rank=0, world_size=1))
-  shared["num_processes"] = 1
-  assert list(make_stream()) == whole
-
-
-def test_two_iterators_do_not_disturb_each_other():
-  rows = make_stream()
-  whole = list(rows)
-  packs = iter(rows)
-  found = [next(packs) for _ in range(len(whole) // 2)]
-  assert [next(iter(rows)) for _ in range(2)] == whole[:1] * 2
-  assert found + list(packs) == whole
-
-
-def test_an_iterator_is_read_once():
-  rows = PackedIterableDataset(iter(EXAMPLES), **OPTIONS)
-  assert list(rows)
-  with pytest.raises(packing.InputError, match="an iterator, which was read"):
-    next(iter(rows))
-
-
-def hugging_face_stream():
-  datasets = pytest.importorskip("datasets")
-  return datasets.Dataset.from_list(EXAMPLES).to_iterable_dataset()
-
-
-def test_epochs_after_a_resumed_one_are_whole():
-  rows = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
-  whole, packs = list(rows), iter(rows)
-  for _ in range(len(whole) // 2):
-    next(packs)
-  resumed_rows = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
-  resumed_rows.load_state_dict(rows.state_dict())
-  assert list(resumed_rows) == whole[len(whole) // 2 :]
-  assert [list(resumed_rows) for _ in range(2)] == [whole] * 2
-
-
-def test_a_state_of_another_epoch_of_the_stream_is_refused():
-  rows = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
-  rows.set_epoch(1)
-  next(iter(rows))
-  other = PackedIterableDataset(hugging_face_stream(), **OPTIONS)
-  other.load_state_dict(rows.state_dict())
-  with pytest.raises(packing.InputError, match=r"Call set_epoch\(1\) first"):
-    next(iter(other))
-  other.set_epoch(1)
-  assert next(iter(other))
-
-
-class WithStates(IterableDataset):
-  """Yields each pack with the state after it, and last the state of the end."""
-
-  def __init__(self, rows, states):
-    self.rows, self.states = rows, states
-
-  def __iter__(self):
-    worker = torch.utils.data.get_worker_info().id
-    if self.states:
-      self.rows.load_state_dict(self.states[worker])
-    for _ in range(2 if self.states else 1):  # the rest of an epoch, then a whole one
-      packs = iter(self.rows)
-      yield worker, None, self.rows.state_dict()
-      for pack in packs:
-        yield worker, pack, self.rows.state_dict()
-      yield worker, None, self.rows.state_dict()
-
-
-def test_a_worker_that_has_ended_its_shard_does_not_read_it_again():
-  def read(states=None):
-    rows = WithStates(make_stream(), states)
-    spawned = {"batch_size": None, "multiprocessing_context": "spawn"}
-    by_worker: tuple[list, list] = ([], [])
-    for worker, pack, state in DataLoader(rows, num_workers=2, **spawned):
-      by_worker[worker].append((pack, state))
-    return by_worker
-
-  first, second = read()
-  whole = [[pack for pack, _ in worker if pack] for worker in (first, second)]
-  middle = len(second) // 2
-  states = [json.loads(json.dumps(x)) for x in (first[-1][1], second[middle][1])]
-  resumed_first, resumed_second = read(states)
-  assert [pack for pack, _ in resumed_first if pack] == whole[0]  # of the next epoch
-  assert resumed_first[0][1] == states[0]
-  assert resumed_first[2][1]["seen"] == 0  # the next epoch begins
-  rest = [pack for pack, _ in resumed_second if pack]
-  assert rest == whole[1][middle:] + whole[1]
-
-
-def load_before_a_worker_starts(_, method):
-  """Each epoch has new workers, which would all resume from the state."""
-  before = make_stream()
-  packs = iter(before)
-  next(packs)
-  after = make_stream()
-  after.load_state_dict(before.state_dict())
-  loader = DataLoader(after, batch_size=None, num_workers=1, multiprocessing_context=method)
-  with pytest.raises(packing.InputError, match=r"loaded before the worker started"):
-    next(iter(loader))
-  assert list(DataLoader(after, batch_size=None)) == list(packs)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_state_loaded_before_the_workers_start_is_refused(method):
-  # In a process without JAX's threads, which do not survive a fork.
-  torch.multiprocessing.spawn(load_before_a_worker_starts, (method,), nprocs=1)
-
-
-class Stateful:
-  """A stream that knows where it is, and fails if it is read from the start again."""
-
-  def __init__(self, at=0):
-    self.at = at
-
-  def __iter__(self):
-    while self.at < len(EXAMPLES):
-      self.at += 1
-      yield EXAMPLES[self.at - 1]
-
-  def state_dict(self):
-    return {"at": self.at}
-
-  def load_state_dict(self, state):
-    self.at = state["at"]
-
-
-@pytest.mark.parametrize("stateful", [False, True])
-def test_a_stream_resumes_after_any_pack(stateful):
-  source = Stateful if stateful else (lambda: EXAMPLES)
-  whole = list(PackedIterableDataset(source(), **OPTIONS))
-  for taken in range(len(whole) + 1):
-    before = PackedIterableDataset(source(), **OPTIONS)
-    packs = iter(before)
-    assert [next(packs) for _ in range(taken)] == whole[:taken]
-    state = json.loads(json.dumps(before.state_dict()))
-    after = PackedIterableDataset(source(), **OPTIONS)
-    after.load_state_dict(state)
-    assert after.state_dict() == state  # also before the first pack
-    assert list(after) == whole[taken:]
-    if stateful and not taken:
-      continue  # this stream does not start again by itself
-    assert list(after) == whole  # the next epoch
-    at_the_end = PackedIterableDataset(source(), **OPTIONS)
-    at_the_end.load_state_dict(after.state_dict())
-    assert list(at_the_end) == whole  # so is the one after a state of the end
-
-
-def test_a_state_of_another_shard_or_with_other_options_is_refused():
-  state = make_stream(rank=0, world_size=2).state_dict()
-  other = make_stream(rank=1, world_size=2)
-  other.load_state_dict(state)
-  for _ in range(2):  # a refused state is not forgotten
-    with pytest.raises(packing.InputError, match=r"has shard \[0, 2\], not \[1, 2\]"):
-      next(iter(other))
-  other = make_stream(open_packs=5)
-  other.load_state_dict(make_stream().state_dict())
-  with pytest.raises(packing.InputError, match="open_packs is 5; expected 4, as in"):
-    next(iter(other))
-  with pytest.raises(packing.InputError, match="found another"):
-    make_stream().load_state_dict({"at": 3})
-  changes: list[dict] = [{"seen": -1}, {"seen": "2"}, {"ended": 1}, {"packs": {}}]
-  for change in changes:
-    other = make_stream()
-    other.load_state_dict(make_stream().state_dict() | change)
-    with pytest.raises(packing.InputError, match=r"in the state|found another"):
-      next(iter(other))
-
-
-READER = """
-import numpy as np
-from packing.torch import PackedIterableDataset
-
-def examples():
-  rng = np.random.default_rng(0)
-  for number in range(400):
-    yield {"input_ids": [number] * int(rng.integers(1, 18))}
-
-class Stream:
-  def __iter__(self):
-    return examples()
-
-rows = PackedIterableDataset(Stream(), row_length=17, open_packs=8)
-state, restore = rows.state_dict, rows.load_state_dict
-made = lambda pack: [x["input_ids"][0] for x in pack]
-"""
-
-
-def test_a_reader_that_is_killed_resumes_with_the_next_pack(tmp_path):
-  assert flat(resumed(READER, tmp_path)) == list(range(400))
 
 
 def read(dataset, number):
