@@ -49,7 +49,7 @@ from model import weights
 from training import processes
 from training.checkpoint import Checkpoints
 from training.evaluation import evaluate
-from training.mesh import gather, put_batch
+from training.mesh import gather
 from training.step import State, TrainingProgram
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -221,7 +221,7 @@ def train(
           if batch is None:  # a stream ended
             step -= 1
             break
-          on_devices = put_batch(batch, program.mesh)
+          on_devices = program.put_batch(batch)
         with record.meter.waiting_for("compute"):  # on a CPU, this may run the step at once
           state, values = program.train_step(state, on_devices)
         record.end(step, batch["sequence_ids"], values)

@@ -64,7 +64,7 @@ from launch.record.progress import Progress
 from model import IMPLEMENTATIONS, BertConfig, EncoderConfig, hf
 from packing.commands.program import positive
 from pipeline.batches.packed import PackedBatch
-from training.mesh import make_mesh, put_batch
+from training.mesh import make_mesh
 from training.optimizer import adamw
 from training.step import TrainingProgram
 
@@ -94,7 +94,7 @@ class Ours:
 
   def step(self, batch: PackedBatch) -> dict[str, Any]:
     """Makes one update; returns its totals. The device may still compute."""
-    on_device = put_batch(batch, self._program.mesh)
+    on_device = self._program.put_batch(batch)
     self._state, totals = self._program.train_step(self._state, on_device)
     return totals
 

@@ -14,7 +14,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from model import ModelConfig, losses
-from training.mesh import put_batch
 from training.step import ModelProgram
 
 LENGTH_BINS = 4
@@ -281,7 +280,7 @@ def _results(
   Each step starts before the results of the previous one are yielded, so that devices work
   meanwhile.
   """
-  steps = ((b, program.eval_step(params, put_batch(b, program.mesh))) for b in batches)
+  steps = ((b, program.eval_step(params, program.put_batch(b))) for b in batches)
   ahead = itertools.pairwise(itertools.chain(steps, [None]))
   for (block, results), _ in ahead:  # type: ignore[misc]
     values, outputs = jax.device_get(results)

@@ -16,8 +16,17 @@ from jax.tree_util import tree_map_with_path
 
 from model import LANGUAGE_MODELS, ModelConfig, losses
 from model.models import abstract_model, draw_params, drawing_device
+from packing import InputError
 from training.errors import ConfigError
-from training.mesh import DATA, FSDP, replicated, split_rows, split_state, state_share
+from training.mesh import (
+  DATA,
+  FSDP,
+  put_batch,
+  replicated,
+  split_rows,
+  split_state,
+  state_share,
+)
 from training.optimizer import norm
 
 State = dict[str, Any]
@@ -48,6 +57,29 @@ class ModelProgram:
       in_shardings=(split_state(mesh, self._abstract_params), self._rows),
       out_shardings=self._everywhere,
     )
+
+  def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Splits the rows of a PackedBatch over the devices, as `training.mesh.put_batch` does.
+
+    Raises:
+      InputError: the model has no embedding for a token or token type. XLA would read
+        another one, or compute NaN.
+    """
+    for name, size in (
+      ("input_ids", self.config.vocab_size),
+      ("token_type_ids", getattr(self.config, "type_vocab_size", None)),
+    ):
+      ids = batch.get(name)
+      if ids is None or size is None or ids.size == 0:
+        continue
+      if ids.min() < 0 or ids.max() >= size:
+        row, place = np.argwhere((ids < 0) | (ids >= size))[0]
+        raise InputError(
+          f"{name} is {ids[row, place]} in row {row} of a batch, at token {place}; the "
+          f"model has embeddings for 0 to {size - 1}. Check the data, or use a model with "
+          "its vocabulary."
+        )
+    return put_batch(batch, self.mesh)
 
   def apply(self, params, batch: Batch, *, dropout_key=None):
     """The model's outputs, from a tree of parameters."""

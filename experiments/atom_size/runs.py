@@ -28,7 +28,7 @@ from packing.files import write_json
 from pipeline import PreparedDataset
 from pipeline.batches.packed import PackedBatch
 from training.evaluation import evaluate_causal
-from training.mesh import make_mesh, put_batch
+from training.mesh import make_mesh
 from training.optimizer import adamw
 from training.step import TrainingProgram
 
@@ -239,7 +239,7 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   def some_steps(batches, _: int):
     nonlocal state
     for batch in itertools.islice(batches, STEPS_A_TURN):
-      state, _ = program.train_step(state, put_batch(batch, program.mesh))
+      state, _ = program.train_step(state, program.put_batch(batch))
     return state["step"]
 
   with contextlib.ExitStack() as stack:

@@ -19,7 +19,6 @@ from lab.timing.steps import Trainer, compile_step, full_rows
 from lab.timing.turns import in_turns
 from launch.record.parameters import count_parameters
 from training import memory
-from training.mesh import put_batch
 from training.step import TrainingProgram
 
 SIZE = "mini"  # of the BERT
@@ -33,7 +32,7 @@ def measure(
   trainer, runs = Trainer(program), {}
   for shape in itertools.product(row_lengths, rows):
     row_length, number = shape
-    batch = put_batch(full_rows(row_length, 1, number), program.mesh)
+    batch = program.put_batch(full_rows(row_length, 1, number))
     runs[shape] = trainer.runs(compile_step(program, batch), [batch])
   seconds = in_turns(runs, rounds=rounds, name="measuring")
   return [

@@ -31,7 +31,7 @@ from lab.timing.steps import random_batch
 from lab.timing.turns import in_turns
 from launch.record.compilations import CompilationCounter
 from model import losses
-from training.mesh import DATA, FSDP, make_mesh, put_batch
+from training.mesh import DATA, FSDP, make_mesh
 from training.step import TrainingProgram
 
 PACKING = "packing"
@@ -122,7 +122,7 @@ def place(
     empty = np.array([not pack for pack in packs])
     for field in batch.values():
       field[empty] = 0
-    batches.append(put_batch(batch, program.mesh))
+    batches.append(program.put_batch(batch))
   return batches
 
 

@@ -44,7 +44,7 @@ from pipeline.batches.packed import PackedBatch
 from pipeline.tokenizer import TOKENIZER_FILE
 from training.errors import Stopped
 from training.evaluation import evaluate_pretraining
-from training.mesh import make_mesh, put_batch
+from training.mesh import make_mesh
 from training.step import State, TrainingProgram
 
 POINTS = 100  # of a learning curve
@@ -170,7 +170,7 @@ class PairedRun:
     """Makes a step and an evaluation that do not count, so that `train` only computes."""
     program = self._programs["own"]
     state = program.init(self._params)
-    state, _ = program.train_step(state, put_batch(next(self._batches()), program.mesh))
+    state, _ = program.train_step(state, program.put_batch(next(self._batches())))
     self._evaluate(state)
 
   def train(self) -> Iterator[tuple[dict[str, Any], State]]:
@@ -290,7 +290,7 @@ def fit(
   state, values = state or program.init(), []
   with Progress(name, total=steps) as progress:
     for step, batch in zip(range(1, steps + 1), batches, strict=False):
-      state, totals = program.train_step(state, put_batch(batch, program.mesh))
+      state, totals = program.train_step(state, program.put_batch(batch))
       values.append(totals)
       progress.update()
       if step not in pauses:

@@ -166,7 +166,7 @@ class Meter:
   divided into waiting for input, waiting for the device, and the rest:
 
       with meter.waiting_for("input"):
-        batch = put_batch(next(batches), mesh)
+        batch = program.put_batch(next(batches))
 
   Args:
     last_line: the line whose totals are continued; empty at the start of a run.

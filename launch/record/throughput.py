@@ -12,7 +12,6 @@ import numpy as np
 
 from launch.record.progress import Progress
 from training import processes
-from training.mesh import put_batch
 from training.step import TrainingProgram
 
 
@@ -50,7 +49,7 @@ def packed_against_unpacked(
     state = program.init()
     for number in progress.over(range(rounds + 1)):
       for kind, batches in kinds.items():
-        batch = jax.block_until_ready(put_batch(next(batches), program.mesh))
+        batch = jax.block_until_ready(program.put_batch(next(batches)))
         start = time.perf_counter()
         state, values = jax.block_until_ready(program.train_step(state, batch))
         if number:

@@ -104,7 +104,7 @@ def attention(
     spec = spec._replace(dropout_rate=0.0)
   needs = Needs(query.dtype.name, query.shape[-1], query.shape[1], spec)
   if implementation == "auto":
-    has_offsets = spec.mask == "segment" and max_segments is not None
+    has_offsets = max_segments is not None
     implementation = fastest([needs], has_offsets=has_offsets).implementation
   else:
     check_layer(implementation, needs)
@@ -252,7 +252,7 @@ def choose(config: ModelConfig, row_lengths: Iterable[int]) -> Choice:
       check(config, length)
     return Choice(config.attention_impl, "as the config says")
   needs = [layer for length in row_lengths for layer in needs_of(config, length)]
-  return fastest(needs, has_offsets=config.attention_mask == "segment")
+  return fastest(needs)
 
 
 def fastest(needs: Iterable[Needs], *, has_offsets: bool = True) -> Choice:
@@ -260,8 +260,8 @@ def fastest(needs: Iterable[Needs], *, has_offsets: bool = True) -> Choice:
 
   Args:
     needs: what each layer needs.
-    has_offsets: whether `cudnn_packed` can know where sequences are: the tokens of one id
-      are adjacent, and the largest possible id is known.
+    has_offsets: whether `cudnn_packed` can know where sequences are, which takes the
+      largest possible id.
   """
   device, needs = jax.local_devices()[0].device_kind, list(needs)
   refused = ""

@@ -184,6 +184,7 @@ class Kernel(NamedTuple):
   takes_window: bool = False
   splits_rows: bool = True  # whether XLA can split its rows over devices
   skips: bool = False  # whether pairs of tokens of different sequences cost nothing
+  masks: tuple[str, ...] = ("segment", "token_type", "none")  # keys of `ATTENTION_MASKS`
 
 
 _HALF = ("bfloat16", "float16")
@@ -201,6 +202,7 @@ KERNELS = {
   "cudnn_packed": Kernel(
     *(cudnn_packed_attention, "NVIDIA GPUs since Hopper", _HALF, "gpu", 9.0, 8),
     skips=True,
+    masks=("segment",),  # the tokens of one id must be adjacent, also with "none"
   ),
   "splash": _SPLASH,
   "splash_interpret": _SPLASH._replace(
@@ -214,6 +216,7 @@ KERNELS = {
     takes_window=True,
     splits_rows=False,
     skips=True,
+    masks=("segment", "none"),  # the tokens of one id must be adjacent
   ),
 }
 # `auto` takes the first that can compute the model; see `model.attention.fastest`.
@@ -309,6 +312,11 @@ def check(implementation: str, needs: Needs):
     (
       kernel.takes_bias or needs.spec.slopes is None,
       "needs scores without a bias, found ALiBi's. Set positions=learned",
+    ),
+    (
+      needs.spec.mask in kernel.masks,
+      f"needs attention_mask={' or '.join(kernel.masks)}, found {needs.spec.mask}. Set "
+      f"attention_mask={kernel.masks[0]}",
     ),
     (
       runs_here(implementation),

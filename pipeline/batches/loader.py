@@ -19,7 +19,12 @@ from pipeline.batches.balance import BALANCES, Balance, BalancedOrder
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import plan_sha256
-from pipeline.batches.position import block_of_process, check_same_state
+from pipeline.batches.position import (
+  block_of_process,
+  check_same_order,
+  check_same_state,
+  ids_sha256,
+)
 from pipeline.store import SequenceStore
 
 _ROWS_AT_ONCE = 32  # a few hundred kB of each array, which fit into the cache
@@ -97,12 +102,20 @@ class RowLoader(abc.ABC):
     return blocks[self.process_index :: self.process_count]
 
   def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
+    return self._lay_out(*self._contents_of(row_numbers))
+
+  def _contents_of(self, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64[R, K], `_contents` of rows of any epochs; and int64[R], their epochs."""
     epochs, rows = np.divmod(row_numbers, self.num_rows)  # a batch may cross epochs
     parts = [self._contents(int(e), rows[epochs == e]) for e in np.unique(epochs)]
     by_epoch = np.argsort(epochs, kind="stable")
     contents = np.empty((rows.size, parts[0].shape[1]), np.int64)
     contents[by_epoch] = np.concatenate(parts)
-    return self._lay_out(contents, epochs)
+    return contents, epochs
+
+  def contents_of_step(self, step: int) -> np.ndarray:
+    """int64[B, K], `_contents` of a batch of all processes, by number of row."""
+    return self._contents_of(np.sort(self.for_process(0, 1)._blocks()[step]))[0]
 
   @abc.abstractmethod
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
@@ -269,7 +282,8 @@ class BatchIterator(Iterator[PackedBatch]):
 
     batches = loader.iterate()
     next(batches)
-    state = batches.get_state()  # {"step": 1, "batch_size": 16, "plan": "9f3a..."}
+    state = batches.get_state()
+    # {"step": 1, "batch_size": 16, "rows": "41d0...", "plan": "9f3a..."}
     other_loader.iterate().set_state(state)   # on any number of processes
   """
 
@@ -288,11 +302,16 @@ class BatchIterator(Iterator[PackedBatch]):
   def get_state(self) -> dict[str, int | str]:
     """The state to save in a checkpoint.
 
-    It has `step`, the number of the next batch, and `batch_size`; for packed rows `plan`,
-    the SHA-256 of the plan; and for balanced rows `balance` and its `group`.
+    It has `step`, the number of the next batch, and `batch_size`; `rows`, the SHA-256 of
+    its sequences, over all processes; for packed rows `plan`, the SHA-256 of the plan; and
+    for balanced rows `balance` and its `group`.
     """
     loader = self._loader
-    state: dict[str, int | str] = {"step": self._step, "batch_size": loader.batch_size}
+    state: dict[str, int | str] = {
+      "step": self._step,
+      "batch_size": loader.batch_size,
+      "rows": ids_sha256(loader.contents_of_step(self._step)),
+    }
     if loader.plan_sha256:
       state["plan"] = loader.plan_sha256
     if loader.balance != "none":
@@ -306,15 +325,16 @@ class BatchIterator(Iterator[PackedBatch]):
       state: from `get_state`.
 
     Raises:
-      InputError: the state has another batch size, plan or balance, or other fields.
+      InputError: the state has another batch size, plan or balance, or other fields; or
+        the order of rows has changed.
     """
     check_same_state(state, self.get_state(), ("batch_size", "plan", "balance"))
-    step = check_integer("step", state["step"], at_least=0)
+    step, loader = check_integer("step", state["step"], at_least=0), self._loader
+    if isinstance(loader, PackedLoader) and "group" in state:
+      loader = loader.with_group(check_integer("group", state["group"], at_least=1))
+    check_same_order(state["rows"], loader.contents_of_step(step))
     self.close()
-    self._step = step
-    if isinstance(self._loader, PackedLoader) and "group" in state:
-      group = check_integer("group", state["group"], at_least=1)
-      self._loader = self._loader.with_group(group)
+    self._step, self._loader = step, loader
 
   def close(self):
     """Ends the thread; the next batch starts it again."""

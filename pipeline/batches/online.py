@@ -14,11 +14,16 @@ import numpy as np
 import packing
 from packing import InputError
 from packing.epochs import PerEpoch
-from packing.errors import check_integer
+from packing.errors import check, check_integer
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
 from pipeline.batches.plans import epoch_order, plan_sha256
-from pipeline.batches.position import block_of_process, check_same_state
+from pipeline.batches.position import (
+  block_of_process,
+  check_same_order,
+  check_same_state,
+  ids_sha256,
+)
 from pipeline.store import SequenceStore
 
 AHEAD = 2  # batches made ahead of time
@@ -80,11 +85,20 @@ class ShuffledSequences:
     epochs, numbers = np.array(examples, np.int64).reshape(-1, 2).T
     return Gathered(self._store, numbers, numbers, epochs)
 
-  def state(self) -> int:
-    return self._next
+  def state(self) -> dict[str, int | str]:
+    return {"next": self._next, "sequences": ids_sha256(self._following(self._next))}
 
   def restore(self, state: Any):
-    self._next = check_integer("reader", state, at_least=0)
+    fits = isinstance(state, dict) and state.keys() == {"next", "sequences"}
+    check(fits, "reader in the state", state, "the fields next and sequences")
+    place = check_integer("next of the reader", state["next"], at_least=0)
+    check_same_order(state["sequences"], self._following(place))
+    self._next = place
+
+  def _following(self, place: int) -> np.ndarray:
+    """The next sequences of the same epoch, at most 64."""
+    epoch, place = divmod(place, len(self._store))
+    return self._order(epoch)[place : place + 64]
 
 
 class OnlineBatches(Iterator[PackedBatch]):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from packing import InputError
 from packing.errors import check, check_integer, multiples_near, short_repr
@@ -31,7 +34,7 @@ def check_same_state(state: Mapping[str, Any], own: Mapping[str, Any], same: Ite
   if state.keys() != own.keys():
     raise InputError(
       f"The state has the fields {', '.join(state)}; expected {', '.join(own)}. Resume "
-      "with the config it was saved with."
+      "with the config and the version of this code that it was saved with."
     )
   for name in same:
     if state.get(name) != own.get(name):
@@ -39,3 +42,29 @@ def check_same_state(state: Mapping[str, Any], own: Mapping[str, Any], same: Ite
         f"The state was saved with {name}={short_repr(state[name])}; this is "
         f"{short_repr(own[name])}. Resume with the same {name}."
       )
+
+
+def ids_sha256(ids: np.ndarray) -> str:
+  """SHA-256 of the sequences that come next, which tells whether their order is the same.
+
+  Args:
+    ids: int64; numbers of sequences, of any shape.
+  """
+  return hashlib.sha256(np.ascontiguousarray(ids, "<i8").tobytes()).hexdigest()
+
+
+def check_same_order(saved: Any, ids: np.ndarray):
+  """Raises InputError if other sequences come next than when a state was saved.
+
+  NumPy and Grain do not promise the same shuffled order in each of their versions.
+
+  Args:
+    saved: `ids_sha256` of those that came next.
+    ids: those that come next.
+  """
+  if saved != ids_sha256(ids):
+    raise InputError(
+      "The next rows are not those that the run would have read, so some sequences would "
+      "be missed and others repeated. NumPy and Grain may shuffle differently in another "
+      "version: resume with the versions of both, and the seed, that the run began with."
+    )

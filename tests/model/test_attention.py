@@ -235,6 +235,17 @@ def test_what_an_implementation_cannot_do_is_refused(
     attention_lib.check(packs.small_gpt2(**possible | fields), ROW_LENGTH)
 
 
+@pytest.mark.parametrize("implementation", ["blocks", "cudnn_packed"])
+def test_token_types_that_may_alternate_are_refused_where_tokens_must_be_adjacent(
+  monkeypatch, implementation
+):
+  as_if_on(monkeypatch, Device("9.0"))
+  needs = kernels.Needs("bfloat16", 64, 128, AttentionSpec(mask="token_type"))
+  with pytest.raises(AttentionError, match=r"needs attention_mask=segment.* token_type"):
+    kernels.check(implementation, needs)
+  kernels.check("cudnn", needs)
+
+
 # ---- auto ------------------------------------------------------------------------------
 
 

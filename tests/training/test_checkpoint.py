@@ -15,7 +15,7 @@ from model import weights
 from tests import packs
 from tests.training.test_step import make_batch, make_program
 from training.checkpoint import Checkpoints, _sha256, fingerprint
-from training.mesh import make_mesh, put_batch, state_share
+from training.mesh import make_mesh, state_share
 from training.optimizer import lamb
 from training.step import TrainingProgram
 
@@ -32,7 +32,7 @@ def program():
 def original(tmp_path_factory, program):
   folder = tmp_path_factory.mktemp("saved")
   state, states = program.init(), {}
-  batch = put_batch(make_batch(8), program.mesh)
+  batch = program.put_batch(make_batch(8))
   with Checkpoints(folder, keep=3) as checkpoints:
     for step in (10, 20, 30):
       state, _ = program.train_step(state, batch)
@@ -60,7 +60,7 @@ def assert_equal(tree, expected):
 def test_a_restored_state_goes_on_bit_for_bit(tmp_path):
   """Saved while training goes on into the same, donated buffers."""
   program = make_program(2, dropout_rate=0.1)
-  batches = [put_batch(make_batch(4, seed), program.mesh) for seed in range(6)]
+  batches = [program.put_batch(make_batch(4, seed)) for seed in range(6)]
   state = program.init()
   with Checkpoints(tmp_path, keep=2) as checkpoints:
     for step, batch in enumerate(batches, 1):

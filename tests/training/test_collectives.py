@@ -8,7 +8,6 @@ import jax
 import pytest
 
 from tests.training.test_step import SPLIT, make_batch, make_program
-from training.mesh import put_batch
 
 _OPERATION = re.compile(
   r"= (\S+|\(.*?\)) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)"
@@ -20,7 +19,7 @@ _BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u32": 4, "pred": 1, "f64": 8}
 
 def sent(program) -> dict[str, collections.Counter]:
   """Bytes of the results, by operation, outside of loops and in each pass of one."""
-  batch = put_batch(make_batch(16), program.mesh)
+  batch = program.put_batch(make_batch(16))
   compiled = program.train_step.lower(program.abstract_state(), batch).compile().as_text()
   loops = set(re.findall(r"body=%?([\w.\-]+)", compiled))
   found: dict[str, collections.Counter] = {
@@ -73,7 +72,7 @@ def test_split_parameters_are_gathered_once_and_their_gradients_scattered(accumu
 def test_kernels_are_gathered_in_the_dtype_of_the_computation():
   """As lowered; a CPU, which has no such operation in 16 bits, widens them again."""
   program = make_program(4, fsdp=4, dtype="bfloat16", **SPLIT)
-  batch = put_batch(make_batch(16), program.mesh)
+  batch = program.put_batch(make_batch(16))
   lowered = program.train_step.lower(program.abstract_state(), batch).as_text()
   gathered = re.findall(r"all_gather.*?-> tensor<[\dx]*x(\w+)>", lowered)
   leaves = jax.tree_util.tree_leaves_with_path(program.abstract_state()["params"])

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from launch.record import throughput
 from tests import packs
 from training.evaluation import HeldOut, evaluate, evaluate_causal, evaluate_pretraining
-from training.mesh import make_mesh
+from training.mesh import make_mesh, put_batch
 from training.optimizer import lamb
 from training.step import TrainingProgram
 
@@ -131,6 +131,9 @@ class TimedProgram:
   def init(self):
     self.states += 1
     return {"steps": 0}
+
+  def put_batch(self, batch):
+    return put_batch(batch, self.mesh)
 
   def train_step(self, state, batch):
     kind = "packed" if batch["sequence_mask"].shape[1] > 1 else "unpacked"

@@ -18,7 +18,7 @@ from pipeline.store import PAIR_SCHEMA, SCORED_PAIR_SCHEMA, SequenceStore
 from pipeline.tasks.pairs import Record
 from tests import packs
 from tests.training.test_step import assert_same, run
-from training.mesh import make_mesh, put_batch
+from training.mesh import make_mesh
 from training.optimizer import lamb
 from training.step import TrainingProgram
 
@@ -183,7 +183,7 @@ def test_devices_and_micro_batches_choose_among_the_texts_of_all(
 def test_micro_batches_are_embedded_with_the_same_dropout_both_times():
   """A small step along the gradient lowers the loss, with its dropout, as it should."""
   rate, program = 1e-4, make_program(accumulate=4, dropout=0.3, optimizer=optax.sgd(1e-4))
-  batch = put_batch(lay_out(make_store(), PACKED), program.mesh)
+  batch = program.put_batch(lay_out(make_store(), PACKED))
   state, values = program.train_step(program.init(), batch)
   state |= {"step": jnp.zeros((), jnp.int32)}  # whose dropout is then the same
   _, after = program.train_step(state, batch)
@@ -194,7 +194,7 @@ def test_micro_batches_are_embedded_with_the_same_dropout_both_times():
 
 def test_a_step_counts_records_and_the_anchors_that_chose_right():
   program, batch = make_program(), lay_out(make_store(), PACKED)
-  values = program.train_step(program.init(), put_batch(batch, program.mesh))[1]
+  values = program.train_step(program.init(), program.put_batch(batch))[1]
   values = jax.device_get(values)
   assert values["sequences"] == len(TEXTS)
   assert values["pair_loss"].units == values["pair_accuracy"].units == len(TEXTS)

@@ -7,10 +7,11 @@ import pytest
 from launch.record.compilations import CompilationCounter
 from launch.record.metrics import means
 from model.testing import relative_difference
+from packing import InputError
 from packing.testing import lay_out
 from tests import packs
 from training.errors import ConfigError
-from training.mesh import make_mesh, put_batch, state_share
+from training.mesh import make_mesh, state_share
 from training.optimizer import lamb
 from training.step import TrainingProgram
 
@@ -43,6 +44,20 @@ def test_a_machine_without_a_cpu_for_jax_is_refused_before_training(monkeypatch)
     new_program()
 
 
+@pytest.mark.parametrize(
+  ("name", "wrong", "last"),
+  [("input_ids", -1, 28), ("input_ids", 29, 28), ("token_type_ids", 2, 1)],
+)
+def test_a_token_without_an_embedding_is_refused(name, wrong, last):
+  program, batch = make_program(), make_batch(4)
+  assert program.config.vocab_size == 29
+  program.put_batch(batch)
+  batch[name][2, 5] = wrong
+  expected = rf"{name} is {wrong} in row 2 of a batch, at token 5; .* for 0 to {last}\."
+  with pytest.raises(InputError, match=expected):
+    program.put_batch(batch)
+
+
 def make_batch(num_rows, seed=0):
   lengths = [packs.PACKS[i % len(packs.PACKS)] for i in range(num_rows)]
   return packs.lay_out(packs.random_sequences(lengths, seed))
@@ -51,7 +66,7 @@ def make_batch(num_rows, seed=0):
 def run(program, batches):
   state, losses = program.init(), []
   for batch in batches:
-    state, metrics = program.train_step(state, put_batch(batch, program.mesh))
+    state, metrics = program.train_step(state, program.put_batch(batch))
     losses.append(means([jax.device_get(metrics)])["loss"])
   return jax.device_get(state["params"]), losses
 
@@ -99,7 +114,7 @@ def test_devices_and_micro_batches_compute_what_one_batch_does(
 
 def test_the_batch_is_split_and_the_parameters_are_on_every_device():
   program = make_program(4)
-  batch = put_batch(make_batch(8), program.mesh)
+  batch = program.put_batch(make_batch(8))
   assert len({s.device for s in batch["input_ids"].addressable_shards}) == 4
   assert batch["input_ids"].addressable_shards[0].data.shape == (2, packs.ROW_LENGTH)
   leaf = jax.tree.leaves(program.init()["params"])[0]
@@ -136,7 +151,7 @@ def test_a_split_state_takes_its_share_and_computes_the_same(num_devices, fsdp):
 def test_micro_batches_stay_on_their_devices():
   """No rows are sent between devices to make them: sums of gradients alone are."""
   program = make_program(4, step=(("accumulate", 2),))
-  batch = put_batch(make_batch(8), program.mesh)
+  batch = program.put_batch(make_batch(8))
   compiled = program.train_step.lower(program.abstract_state(), batch).compile()
   text = compiled.as_text()
   assert "all-reduce" in text
@@ -154,7 +169,7 @@ def test_attention_that_xla_cannot_split_stays_on_the_devices():
   batch = lay_out(sequences, row_length=128, max_sequences=3, max_masked=22)
   fields = {"max_position_embeddings": 128, "attention_dropout_rate": 0.0}
   program = make_program(4, attention_impl="blocks", **fields)
-  on_devices = put_batch(batch, program.mesh)
+  on_devices = program.put_batch(batch)
   compiled = program.train_step.lower(program.abstract_state(), on_devices).compile()
   for name in ("all-gather", "all-to-all", "collective-permute"):
     assert name not in compiled.as_text(), name
@@ -187,7 +202,7 @@ def poison(state):
 
 def test_a_bad_step_is_seen():
   program = make_program()
-  batch = put_batch(make_batch(8), program.mesh)
+  batch = program.put_batch(make_batch(8))
   good, values = program.train_step(program.init(), batch)
   assert values["finite"]
   after, values = program.train_step(poison(good), batch)
@@ -212,7 +227,7 @@ def test_a_split_that_leaves_too_much_on_a_device_is_refused():
 def test_the_state_is_donated():
   program = make_program()
   before = program.init()
-  program.train_step(before, put_batch(make_batch(8), program.mesh))
+  program.train_step(before, program.put_batch(make_batch(8)))
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before["params"]))
 
 
@@ -224,7 +239,7 @@ def test_the_step_compiles_once_for_a_shape_and_the_loss_falls(head):
   _, losses = run(program, [batch] * 30)
   assert losses[-1] < losses[0] - 0.3
   assert counter.count(program.train_step_name) == 1
-  state, metrics = program.train_step(program.init(), put_batch(batch, program.mesh))
+  state, metrics = program.train_step(program.init(), program.put_batch(batch))
   assert int(metrics["sequences"]) == batch["sequence_mask"].sum()
   assert int(metrics["real_tokens"]) == (batch["segment_ids"] > 0).sum()
   assert int(state["step"]) == 1
@@ -244,7 +259,7 @@ def test_the_metrics_of_steps_add_up_to_those_of_one():
   def metrics_of(batches):
     state, found = program.init(), []
     for batch in batches:
-      state, metrics = program.train_step(state, put_batch(batch, program.mesh))
+      state, metrics = program.train_step(state, program.put_batch(batch))
       found.append(jax.device_get(metrics))
     return means(found)
 

@@ -28,7 +28,6 @@ from lab.table import table
 from lab.timing import steps
 from lab.timing.models import make_program
 from lab.timing.turns import in_turns, steadiest_clock
-from training.mesh import put_batch
 
 ROW_LENGTH, DEPTH = 128, 2
 SIZES = ("tiny",)
@@ -61,7 +60,7 @@ def _measured(part: Part, size: str) -> dict[str, Any]:
   trainer = steps.Trainer(program)
 
   def batch_of(rows: int, row_length: int = ROW_LENGTH) -> dict[str, jax.Array]:
-    return put_batch(steps.full_rows(row_length, DEPTH, rows), program.mesh)
+    return program.put_batch(steps.full_rows(row_length, DEPTH, rows))
 
   batches = {rows: batch_of(rows) for rows in (*ROWS, 1)}
   runs: dict[int, Callable[[int], Any]] = {}

@@ -45,10 +45,10 @@ def test_each_sequence_that_was_read_is_in_one_pack_or_waits(store, rows):
   waiting = [example for _, example in state["packs"]["held"]]
   waiting += [example for pack in state["packs"]["ready"] for example in pack]
   found = [*used[used >= 0].tolist(), *(number for _, number in waiting)]
-  epochs = state["reader"] // len(store) + 1
+  epochs = state["reader"]["next"] // len(store) + 1
   read = np.concatenate([epoch_order(len(store), 3, epoch) for epoch in range(epochs)])
   assert epochs > 2
-  assert sorted(found) == sorted(read[: state["reader"]].tolist())
+  assert sorted(found) == sorted(read[: state["reader"]["next"]].tolist())
 
 
 @pytest.mark.parametrize("rows", [PLAIN, SPACED])
@@ -91,7 +91,7 @@ class Ending(ShuffledSequences):
   """Gives all that is left of 300 sequences at once, and ends."""
 
   def read(self):
-    groups = itertools.islice(super().read(), 300 - self.state())
+    groups = itertools.islice(super().read(), 300 - self.state()["next"])
     if examples := [example for group in groups for example in group]:
       yield examples
 
@@ -137,6 +137,8 @@ def test_a_state_of_other_rows_or_options_is_refused(store):
     (make_batches(store, batch_size=5), state, "batch_size=4; this is 5"),
     (make_batches(store, SPACED), state, "with plan="),
     (make_batches(store), {"step": 3}, "has the fields step; expected"),
+    (make_batches(store), state | {"reader": 7}, "reader in the state is 7; expected the"),
+    (make_batches(store, seed=4), state, "The next rows are not those"),
     (begun, state, "before the first batch"),
   ):
     with pytest.raises(packing.InputError, match=message):
@@ -160,4 +162,4 @@ def test_iteration_fails_with_the_reader_and_keeps_what_waits(store):
   used = sum(int((b["sequence_ids"] >= 0).sum()) for b in made)
   state = batches.get_state()
   waits = len(state["packs"]["held"]) + sum(map(len, state["packs"]["ready"]))
-  assert 0 < used + waits == state["reader"] <= 100
+  assert 0 < used + waits == state["reader"]["next"] <= 100
