@@ -1,5 +1,8 @@
 """packedBERT: a BERT that computes for a pack what it computes for each sequence alone.
 
+RoBERTa, DistilBERT and ELECTRA are the same model with other values: where positions begin,
+how wide embeddings are, what is absent, and the layer before a class (`model.VARIANTS`).
+
 It differs from an ordinary BERT in only three places: positions are looked up by
 `position_ids`, attention is masked by `segment_ids`, and the heads read each sequence's own
 [CLS] and its own tokens.
@@ -7,6 +10,9 @@ It differs from an ordinary BERT in only three places: positions are looked up b
 References:
   Krell et al., https://arxiv.org/abs/2107.02027, section 3.2.
   Devlin et al., https://arxiv.org/abs/1810.04805.
+  Liu et al. (RoBERTa), https://arxiv.org/abs/1907.11692.
+  Sanh et al. (DistilBERT), https://arxiv.org/abs/1910.01108.
+  Clark et al. (ELECTRA), https://arxiv.org/abs/2003.10555.
 """
 
 from __future__ import annotations
@@ -28,24 +34,40 @@ from model.blocks import (
   split_key,
   tokens_at,
 )
-from model.config import BertConfig
+from model.config import VARIANTS, BertConfig
 from model.dropout import dropout
 from model.masks import split_by_token_type
 
+_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gelu": gelu}
+
 
 class Embeddings(blocks.Embeddings):
-  """Sum of token, position and token-type embeddings, normalised."""
+  """Sum of token, position and token-type embeddings, normalised; projected if narrow."""
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
-    self.position = embed(config, config.max_position_embeddings, rngs)
-    self.token_type = embed(config, config.type_vocab_size, rngs)
-    self.layer_norm = layer_norm(config, rngs)
+    self.first_position, width = config.position_offset, config.embedding_width
+    entries = config.position_offset + config.max_position_embeddings
+    self.position = embed(config, entries, rngs)
+    if config.type_vocab_size:
+      self.token_type = embed(config, config.type_vocab_size, rngs)
+    self.token_types = config.type_vocab_size
+    self.layer_norm = layer_norm(config, rngs, width=width)
+    if width != config.hidden_size:
+      self.projection = dense(config, width, config.hidden_size, rngs)
+    self.is_narrow = width != config.hidden_size
 
   def __call__(self, batch, rows, dropout_key=None):
-    embeddings = self.of_tokens(batch) + self.token_type(batch["token_type_ids"])
-    embeddings = self.layer_norm(embeddings + self.position(rows.position_ids))
-    return dropout(embeddings, self.dropout_rate, dropout_key)
+    embeddings = self.of_tokens(batch)
+    if self.token_types:
+      types = batch["token_type_ids"]
+      if self.token_types == 1:  # RoBERTa's, which does not tell sentence A from B
+        types = jnp.zeros_like(types)
+      embeddings += self.token_type(types)
+    places = rows.position_ids + self.first_position
+    embeddings = self.layer_norm(embeddings + self.position(places))
+    embeddings = dropout(embeddings, self.dropout_rate, dropout_key)
+    return self.projection(embeddings) if self.is_narrow else embeddings
 
 
 class EncoderLayer(blocks.Layer):
@@ -119,8 +141,9 @@ class BertForPreTraining(Bert):
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
-    self.mlm_transform = dense(config, config.hidden_size, config.hidden_size, rngs)
-    self.mlm_layer_norm = layer_norm(config, rngs)
+    width = config.embedding_width
+    self.mlm_transform = dense(config, config.hidden_size, width, rngs)
+    self.mlm_layer_norm = layer_norm(config, rngs, width=width)
     self.mlm_bias = nnx.Param(jnp.zeros(config.vocab_size, config.param_dtype))
     if config.next_sentence:
       self.pooler = dense(config, config.hidden_size, config.hidden_size, rngs)
@@ -147,13 +170,21 @@ class BertForSequenceClassification(Bert):
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
-    self.pooler = dense(config, config.hidden_size, config.hidden_size, rngs)
+    # That of the other variants is no pooler: their pretraining does not know it.
+    name = "pooler" if config.variant == "bert" else "classifier_transform"
+    setattr(self, name, dense(config, config.hidden_size, config.hidden_size, rngs))
     self.classifier = dense(config, config.hidden_size, config.num_labels, rngs)
 
   def heads(self, hidden, batch, *, dropout_key=None):
-    pooled = _pooled(self.pooler, hidden, batch)
-    pooled = dropout(pooled, self.config.dropout_rate, dropout_key)
-    return {"sequence_logits": self.classifier(pooled)}
+    variant, rate = VARIANTS[self.config.variant], self.config.dropout_rate
+    first = tokens_at(hidden, batch["cls_positions"])
+    if variant.drops_first_token:
+      first_key, dropout_key = split_key(dropout_key, 2)
+      first = dropout(first, rate, first_key)
+    is_bert = self.config.variant == "bert"
+    transform = self.pooler if is_bert else self.classifier_transform
+    pooled = _ACTIVATIONS[variant.activation](transform(first))
+    return {"sequence_logits": self.classifier(dropout(pooled, rate, dropout_key))}
 
 
 class BertForTokenClassification(Bert):
@@ -185,7 +216,8 @@ class BertForQuestionAnswering(Bert):
     self.answer = dense(config, config.hidden_size, 2, rngs)
 
   def heads(self, hidden, batch, *, dropout_key=None):
-    del dropout_key  # as in the original: no dropout in this head
+    if VARIANTS[self.config.variant].drops_before_answers:  # the original has no dropout
+      hidden = dropout(hidden, self.config.dropout_rate, dropout_key)
     return {"answer_logits": self.answer(hidden)}
 
 

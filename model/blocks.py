@@ -109,7 +109,7 @@ def embed(config: ModelConfig, entries: int, rngs: nnx.Rngs) -> Embed:
   """An embedding table."""
   return Embed(
     entries,
-    config.hidden_size,
+    config.embedding_width,
     dtype=config.dtype,
     param_dtype=config.param_dtype,
     embedding_init=nnx.initializers.truncated_normal(config.initializer_range),
@@ -117,9 +117,12 @@ def embed(config: ModelConfig, entries: int, rngs: nnx.Rngs) -> Embed:
   )
 
 
-def layer_norm(config: ModelConfig, rngs: nnx.Rngs) -> LayerNorm:
+def layer_norm(
+  config: ModelConfig, rngs: nnx.Rngs, *, width: int | None = None
+) -> LayerNorm:
+  """A LayerNorm of the model's width, or of another."""
   return LayerNorm(
-    config.hidden_size,
+    width or config.hidden_size,
     epsilon=config.layer_norm_epsilon,
     use_bias=config.USE_BIAS,
     dtype=config.dtype,
@@ -146,7 +149,7 @@ class Embeddings(nnx.Module):
     raise NotImplementedError
 
   def of_tokens(self, batch: Batch) -> jax.Array:
-    """The batch's `input_embeddings` float[B, S, D], or else those of its `input_ids`.
+    """The batch's `input_embeddings` float[B, S, E], or else those of its `input_ids`.
 
     In the dtype of the parameters.
     """

@@ -152,8 +152,9 @@ class ModelConfig:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       told = f"{field.name} is {short_repr(value)}; expected"
-      if field.type == "int" and (type(value) is not int or not 1 <= value <= _MOST):
-        raise ValueError(f"{told} a whole number from 1 to {_MOST}.")
+      least = field.metadata.get("at_least", 1)
+      if field.type == "int" and (type(value) is not int or not least <= value <= _MOST):
+        raise ValueError(f"{told} a whole number from {least} to {_MOST}.")
       if field.type == "float" and (
         type(value) not in (int, float) or not abs(value) < _LARGEST
       ):
@@ -179,6 +180,11 @@ class ModelConfig:
   def slopes(self) -> tuple[float, ...] | None:
     """The slopes of ALiBi, one for each head; None for models without ALiBi."""
     return None
+
+  @property
+  def embedding_width(self) -> int:
+    """The width of the embeddings; D, unless they are projected to it."""
+    return self.hidden_size
 
   @property
   def isolated(self) -> bool:
@@ -242,12 +248,49 @@ class EncoderConfig(ModelConfig):
   multi_label: bool = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BertConfig(EncoderConfig):
-  """A BERT encoder and its heads.
+class Variant(NamedTuple):
+  """How the heads of an encoder of BERT's kind differ from BERT's.
 
   Attributes:
-    type_vocab_size: the number of token types.
+    activation: of the dense layer between a sequence's first token and its class: "tanh",
+      "relu" or "gelu".
+    drops_first_token: whether there is also a dropout before this layer.
+    drops_before_answers: whether there is a dropout before the head for answers.
+    has_pooler: whether the encoder alone may have a pooler.
+    counts_from_padding: whether positions begin after the id of padding.
+  """
+
+  activation: str = "tanh"
+  drops_first_token: bool = False
+  drops_before_answers: bool = False
+  has_pooler: bool = True
+  counts_from_padding: bool = False
+
+
+_ROBERTA = Variant(drops_first_token=True, counts_from_padding=True)
+# By the `model_type` of transformers.
+VARIANTS = {
+  "bert": Variant(),
+  "roberta": _ROBERTA,
+  "xlm-roberta": _ROBERTA,
+  "camembert": _ROBERTA,
+  "distilbert": Variant("relu", drops_before_answers=True, has_pooler=False),
+  "electra": Variant("gelu", drops_first_token=True, has_pooler=False),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig(EncoderConfig):
+  """A BERT encoder and its heads, or an encoder of its kind, such as RoBERTa.
+
+  Attributes:
+    variant: a key of `VARIANTS`.
+    type_vocab_size: the number of token types. With less than 2, the types of a batch do
+      not matter.
+    position_offset: the position of a sequence's first token in the table of positions;
+      RoBERTa's is the id of padding + 1. The table has as many more entries.
+    embedding_size: the width of the embeddings, which a linear layer then projects to D, as
+      in ELECTRA; None for D.
     pooler: whether a `BertModel` has a pooler.
   """
 
@@ -256,7 +299,10 @@ class BertConfig(EncoderConfig):
   MASKS: ClassVar = tuple(ATTENTION_MASKS)
 
   layer_norm_epsilon: float = 1e-12
-  type_vocab_size: int = 2
+  variant: str = "bert"
+  type_vocab_size: int = dataclasses.field(default=2, metadata={"at_least": 0})
+  position_offset: int = dataclasses.field(default=0, metadata={"at_least": 0})
+  embedding_size: int | None = None
   position_reset: bool = option(
     "False: the paper's ablation, whose positions continue through the row", default=True
   )
@@ -264,6 +310,27 @@ class BertConfig(EncoderConfig):
     "False: the ablation without next-sentence prediction", default=True, absent=(False,)
   )
   pooler: bool = True
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._check_choice("variant", VARIANTS)
+    width = self.embedding_size
+    if width is not None and (type(width) is not int or not 1 <= width <= _MOST):
+      raise ValueError(f"embedding_size is {short_repr(width)}; expected a width or None.")
+    absent = f"True; expected False with variant={self.variant}."
+    if self.next_sentence and self.variant != "bert":
+      raise ValueError(f"next_sentence is {absent}")
+    if self.pooler and not VARIANTS[self.variant].has_pooler:
+      raise ValueError(f"pooler is {absent}")
+    if self.attention_mask == "token_type" and self.type_vocab_size < 2:
+      raise ValueError(
+        f"attention_mask is 'token_type'; expected segment or none with "
+        f"type_vocab_size={self.type_vocab_size}."
+      )
+
+  @property
+  def embedding_width(self) -> int:
+    return self.embedding_size or self.hidden_size
 
   @property
   def isolated(self) -> bool:

@@ -37,7 +37,6 @@ from model.hf.tokenizer import (
   write_fast_tokenizer,
   write_tokenizer,
 )
-from model.models import model_of
 from model.modern_bert import ModernBertConfig
 from model.weights import (
   MODEL,
@@ -65,7 +64,7 @@ def head_of(params: Params) -> str:
     return "token_classification"
   if "classifier" not in params:
     return "encoder"
-  of_sequences = "pooler" in params or "head" in params
+  of_sequences = params.keys() & {"pooler", "classifier_transform", "head"}
   return "sequence_classification" if of_sequences else "token_classification"
 
 
@@ -100,12 +99,12 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
 
 def _open(directory: pathlib.Path) -> StoredModel:
   head, config, labels = read_config(directory)
-  kind = model_of(config, head)
+  kind = names.kind_of(config, head)
   stored = tensors.read_headers(directory, kind)
   check_layers(directory, config, len(stored))
   if isinstance(config, BertConfig) and head == "pretraining":
     # Some files of BertForMaskedLM, such as bert-base-uncased, hold both heads.
-    both = "cls.seq_relationship.weight" in stored
+    both = "cls.seq_relationship.weight" in stored and config.variant == "bert"
     config = dataclasses.replace(config, next_sentence=config.next_sentence or both)
   if isinstance(config, BertConfig) and head == "encoder":
     config = dataclasses.replace(config, pooler="pooler.dense.weight" in stored)
@@ -158,11 +157,13 @@ def export_model(
       f"The vocabulary has {len(vocabulary.tokens)} tokens, more than {config.vocab_size}."
     )
   head = head_of(params)
-  kind, expected = model_of(config, head), abstract_params(config, head)
+  kind, expected = names.kind_of(config, head), abstract_params(config, head)
   found, wanted = shapes_of(params), shapes_of(expected)
   if found != wanted:
     different = sorted(map(str, found.items() ^ wanted.items()))
-    raise WeightsError(f"{kind.__name__} has other parameters: {tensors.some(different)}.")
+    raise WeightsError(
+      f"{kind.model.__name__} has other parameters: {tensors.some(different)}."
+    )
   arrays = names.to_tensors(params, kind)
   with whole_folder(directory) as partial:
     try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from model.config import BertConfig, EncoderConfig, ModelConfig
+import packing
+from model.config import VARIANTS, BertConfig, EncoderConfig, ModelConfig
 from model.files import parse_json
 from model.gpt2 import Gpt2Config
 from model.hf.tokenizer import SPECIAL_TOKENS
@@ -52,28 +53,66 @@ _SIZES = {
   "intermediate_size": "intermediate_size",
   "max_position_embeddings": "max_position_embeddings",
 }
-_BERT = _Family(
+_BERT_FIELDS = {
+  **_SIZES,
+  "type_vocab_size": "type_vocab_size",
+  "dropout_rate": "hidden_dropout_prob",
+  "attention_dropout_rate": "attention_probs_dropout_prob",
+  "layer_norm_epsilon": "layer_norm_eps",
+  "initializer_range": "initializer_range",
+}
+_HEADS = {
+  "Model": "encoder",
+  "ForMaskedLM": "pretraining",
+  "ForSequenceClassification": "sequence_classification",
+  "ForTokenClassification": "token_classification",
+  "ForQuestionAnswering": "question_answering",
+}
+
+
+def _of_berts_kind(name: str, more_heads: Mapping[str, str], **fields: str) -> _Family:
+  """An encoder that `config.json` describes as it does a BERT.
+
+  Args:
+    name: with which the names of its architectures begin.
+    more_heads: heads of other architectures, by the ends of their names.
+    fields: more of `_Family.fields`.
+  """
+  return _Family(
+    BertConfig,
+    {f"{name}{end}": head for end, head in (_HEADS | more_heads).items()},
+    _BERT_FIELDS | fields,
+    {
+      "hidden_act": ("gelu",),
+      "position_embedding_type": ("absolute",),
+      "is_decoder": (False,),
+      "is_encoder_decoder": (False,),
+      "pruned_heads": (None, {}),
+      "problem_type": _PROBLEMS,
+    }
+    | _SHARED,
+    {"classifier_dropout": (None,)},
+  )
+
+
+_BERT = _of_berts_kind("Bert", {"ForPreTraining": "pretraining"})
+_DISTILBERT = _Family(
   BertConfig,
-  {model.__name__: head for head, model in MODELS["bert"].items()}
-  | {"BertForMaskedLM": "pretraining"},
+  {f"DistilBert{end}": head for end, head in _HEADS.items()},
   {
-    **_SIZES,
-    "type_vocab_size": "type_vocab_size",
-    "dropout_rate": "hidden_dropout_prob",
-    "attention_dropout_rate": "attention_probs_dropout_prob",
-    "layer_norm_epsilon": "layer_norm_eps",
+    "vocab_size": "vocab_size",
+    "hidden_size": "dim",
+    "num_layers": "n_layers",
+    "num_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "max_position_embeddings": "max_position_embeddings",
+    "dropout_rate": "dropout",
+    "attention_dropout_rate": "attention_dropout",
     "initializer_range": "initializer_range",
   },
-  {
-    "hidden_act": ("gelu",),
-    "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "is_encoder_decoder": (False,),
-    "pruned_heads": (None, {}),
-    "problem_type": _PROBLEMS,
-  }
+  {"activation": ("gelu",), "pruned_heads": (None, {}), "problem_type": _PROBLEMS}
   | _SHARED,
-  {"classifier_dropout": (None,)},
+  {"qa_dropout": (0.1,), "seq_classif_dropout": (0.2,)},
 )
 _GPT2 = _Family(
   Gpt2Config,
@@ -131,7 +170,19 @@ _MODERN_BERT = _Family(
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # values of layer_types
 _END_ID = 50256  # of <|endoftext|> in GPT-2's own vocabulary
 _ENDS = "<|endoftext|>", "</s>", "<eos>", "[SEP]"  # the first one ends a text in training
-_FAMILIES = {"bert": _BERT, "modernbert": _MODERN_BERT, "gpt2": _GPT2}  # by model_type
+_FAMILIES = {  # by model_type
+  "bert": _BERT,
+  "roberta": _of_berts_kind("Roberta", {}),
+  "xlm-roberta": _of_berts_kind("XLMRoberta", {}),
+  "camembert": _of_berts_kind("Camembert", {}),
+  "distilbert": _DISTILBERT,
+  "electra": _of_berts_kind(
+    "Electra", {"ForPreTraining": "encoder"}, embedding_size="embedding_size"
+  ),
+  "modernbert": _MODERN_BERT,
+  "gpt2": _GPT2,
+}
+_PADDING_ID = 1  # of RoBERTa and those like it, whose positions begin after it
 
 
 def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, ...]]:
@@ -151,7 +202,8 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     raise WeightsError(f"{path}: {error.strerror}; expected a model's folder.") from error
   except (ValueError, AttributeError) as error:
     raise WeightsError(f"{path} is not the config of a model: {error}.") from error
-  _refuse_unless(path, "model_type", kind, tuple(_FAMILIES))
+  if not isinstance(kind, str) or kind not in _FAMILIES:
+    raise WeightsError(f"{path} is of a {_another(kind)}")
   family = _FAMILIES[kind]
   fields = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
   architectures = value.get("architectures")
@@ -168,8 +220,9 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
   try:
     if family is not _GPT2:
       names = _read_classes(path, value, fields, family.heads[architectures[0]])
-    if family is _BERT:
-      fields["next_sentence"] = architectures != ["BertForMaskedLM"]
+    if family.config_type is BertConfig:
+      fields |= _read_variant(path, value, kind, fields)
+      fields["next_sentence"] = family is _BERT and architectures != ["BertForMaskedLM"]
     elif family is _MODERN_BERT:
       fields |= _read_layers(path, value)
     else:
@@ -182,6 +235,35 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     raise
   except (TypeError, ValueError, AttributeError) as error:
     raise WeightsError(f"{path}: {error} Correct it.") from error
+
+
+def _another(kind: Any) -> str:
+  """Which family a folder is of, which are supported, and whether PyTorch packs it."""
+  path = pathlib.Path(packing.__file__).parent / "torch" / "model_types.json"
+  tried = json.loads(path.read_text(encoding="utf-8"))
+  packs = kind in (*tried["causal"], *tried["bidirectional"])
+  instead = "Choose another, or pad: packing.torch does not pack it either."
+  if packs:
+    instead = "packing.torch.PackedCollator.for_model packs it in PyTorch."
+  return f"{kind}; this model supports {', '.join(_FAMILIES)}. {instead}"
+
+
+def _read_variant(
+  path: pathlib.Path, value: dict, kind: str, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+  """The fields of an encoder of BERT's kind that differ by variant."""
+  variant = VARIANTS[kind]
+  found: dict[str, Any] = {"variant": kind, "pooler": variant.has_pooler}
+  if variant.counts_from_padding:
+    padding, most = value.get("pad_token_id", _PADDING_ID), value["max_position_embeddings"]
+    if type(padding) is not int or padding < 0:
+      raise WeightsError(f"{path}: pad_token_id is {json.dumps(padding)}; expected an id.")
+    found |= {"position_offset": padding + 1, "max_position_embeddings": most - padding - 1}
+  if kind == "distilbert":
+    found["type_vocab_size"] = 0
+  if kind == "electra":
+    found["embedding_size"] = fields.get("embedding_size", 128)
+  return found
 
 
 def _read_classes(
@@ -262,14 +344,21 @@ def _refuse_unless(path: pathlib.Path, name: str, value, supported):
 def bert_json(
   config: BertConfig, head: str, vocabulary: Vocabulary | None, labels: Sequence[str] = ()
 ) -> dict:
-  """The `config.json` of a BERT; the inverse of `read_config`."""
-  architecture = model_of(config, head).__name__
-  if head == "pretraining" and not config.next_sentence:
-    architecture = "BertForMaskedLM"
-  value = _json(config, "bert", architecture) | _classes_json(config, head, labels)
-  value["hidden_act"] = "gelu"
-  if vocabulary:
+  """The `config.json` of an encoder of BERT's kind; the inverse of `read_config`."""
+  kind, family = config.variant, _FAMILIES[config.variant]
+  names = [name for name, of in family.heads.items() if of == head]
+  architecture = names[-1] if config.next_sentence else names[0]  # BertForPreTraining
+  value = _json(config, kind, architecture) | _classes_json(config, head, labels)
+  value["activation" if kind == "distilbert" else "hidden_act"] = "gelu"
+  if kind == "bert" and vocabulary:
     value["pad_token_id"] = _id_of(SPECIAL_TOKENS["pad_token"], vocabulary)
+  if VARIANTS[kind].counts_from_padding:
+    value["pad_token_id"] = config.position_offset - 1
+    value["max_position_embeddings"] += config.position_offset
+  if kind == "distilbert":
+    value |= dict.fromkeys(("qa_dropout", "seq_classif_dropout"), config.dropout_rate)
+  if kind == "electra":
+    value["embedding_size"] = config.embedding_width
   return value
 
 

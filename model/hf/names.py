@@ -2,9 +2,12 @@
 
 Example:
   >>> from model import BertForPreTraining, Gpt2
-  >>> tensor_of(("encoder", "layers", 3, "query", "kernel"), BertForPreTraining).name
+  >>> path = "encoder", "layers", 3, "query", "kernel"
+  >>> tensor_of(path, Kind(BertForPreTraining, "bert")).name
   'bert.encoder.layer.3.attention.self.query.weight'
-  >>> tensor_of(("decoder", "layers", 3, "key", "bias"), Gpt2)
+  >>> tensor_of(path, Kind(BertForPreTraining, "distilbert")).name
+  'distilbert.transformer.layer.3.attention.q_lin.weight'
+  >>> tensor_of(("decoder", "layers", 3, "key", "bias"), Kind(Gpt2, "gpt2"))
   Tensor(name='transformer.h.3.attn.c_attn.bias', part=1, parts=3, transposed=False)
 """
 
@@ -19,10 +22,22 @@ import numpy as np
 
 from model.bert import BertModel
 from model.blocks import Transformer
+from model.config import ModelConfig
+from model.models import model_of
 from model.modern_bert import ModernBertModel
 from model.weights import Params
 
-Kind = type[Transformer]
+
+class Kind(NamedTuple):
+  """Which tensors a file holds.
+
+  Attributes:
+    model: the class of our model, which has a head.
+    family: a key of the families of names.
+  """
+
+  model: type[Transformer]
+  family: str
 
 
 class _Family(NamedTuple):
@@ -35,6 +50,7 @@ class _Family(NamedTuple):
     layer_modules: maps our names of modules in a layer to theirs.
     joined: the name of the joint tensor of query, key and value; "" if each has its own.
     transposed: whether kernels are stored as [out, in]; ours are [in, out].
+    by_model: by model, names of modules that differ there.
     tied: by model, the copies that a file may hold, and the tensors that they copy.
     ignored: a regular expression for tensors that no model needs.
     older: maps parts of names in older files to today's.
@@ -46,20 +62,76 @@ class _Family(NamedTuple):
   layer_modules: dict[str, str]
   joined: str
   transposed: bool
+  by_model: dict[str, dict[str, str]]
   tied: dict[str, dict[str, str]]
   ignored: str
   older: dict[str, str]
 
 
 _JOINED = ("query", "key", "value")
+_OLDER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+def _embeddings(prefix: str) -> dict[str, str]:
+  """The modules of embeddings in BERT and those that keep its names."""
+  names = {
+    "token": "word_embeddings",
+    "position": "position_embeddings",
+    "token_type": "token_type_embeddings",
+    "layer_norm": "LayerNorm",
+  }
+  return {f"embeddings.{ours}": f"{prefix}.embeddings.{x}" for ours, x in names.items()}
+
+
+_BERT_LAYER = {
+  "query": "attention.self.query",
+  "key": "attention.self.key",
+  "value": "attention.self.value",
+  "attention_output": "attention.output.dense",
+  "attention_layer_norm": "attention.output.LayerNorm",
+  "intermediate": "intermediate.dense",
+  "output": "output.dense",
+  "output_layer_norm": "output.LayerNorm",
+}
+# A classifier of sequences whose two layers are in one module.
+_TWO_LAYERS = {
+  "BertForSequenceClassification": {
+    "classifier_transform": "classifier.dense",
+    "classifier": "classifier.out_proj",
+  }
+}
+_ROBERTA = _Family(
+  prefix="roberta.",
+  modules={
+    **_embeddings("roberta"),
+    "pooler": "roberta.pooler.dense",
+    "mlm_transform": "lm_head.dense",
+    "mlm_layer_norm": "lm_head.layer_norm",
+    "mlm_bias": "lm_head",
+    "classifier": "classifier",
+    "answer": "qa_outputs",
+  },
+  layer="roberta.encoder.layer",
+  layer_modules=_BERT_LAYER,
+  joined="",
+  transposed=True,
+  by_model=_TWO_LAYERS,
+  tied={
+    "BertForPreTraining": {
+      "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+      "lm_head.decoder.bias": "lm_head.bias",
+    }
+  },
+  # Buffers, and the pooler in old files whose head does not use it.
+  ignored=r"(roberta\.)?embeddings\.(position|token_type)_ids"
+  r"|roberta\.pooler\.dense\.(weight|bias)",
+  older=_OLDER,
+)
 _FAMILIES = {
   "bert": _Family(
     prefix="bert.",
     modules={
-      "embeddings.token": "bert.embeddings.word_embeddings",
-      "embeddings.position": "bert.embeddings.position_embeddings",
-      "embeddings.token_type": "bert.embeddings.token_type_embeddings",
-      "embeddings.layer_norm": "bert.embeddings.LayerNorm",
+      **_embeddings("bert"),
       "pooler": "bert.pooler.dense",
       "mlm_transform": "cls.predictions.transform.dense",
       "mlm_layer_norm": "cls.predictions.transform.LayerNorm",
@@ -69,18 +141,10 @@ _FAMILIES = {
       "answer": "qa_outputs",
     },
     layer="bert.encoder.layer",
-    layer_modules={
-      "query": "attention.self.query",
-      "key": "attention.self.key",
-      "value": "attention.self.value",
-      "attention_output": "attention.output.dense",
-      "attention_layer_norm": "attention.output.LayerNorm",
-      "intermediate": "intermediate.dense",
-      "output": "output.dense",
-      "output_layer_norm": "output.LayerNorm",
-    },
+    layer_modules=_BERT_LAYER,
     joined="",
     transposed=True,
+    by_model={},
     tied={
       "BertForPreTraining": {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -90,7 +154,69 @@ _FAMILIES = {
     # Buffers, and the pooler in old files whose head does not use it.
     ignored=r"(bert\.)?embeddings\.(position|token_type)_ids"
     r"|bert\.pooler\.dense\.(weight|bias)",
-    older={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    older=_OLDER,
+  ),
+  "roberta": _ROBERTA,
+  "xlm-roberta": _ROBERTA,
+  "camembert": _ROBERTA,
+  "distilbert": _Family(
+    prefix="distilbert.",
+    modules={
+      **_embeddings("distilbert"),
+      "mlm_transform": "vocab_transform",
+      "mlm_layer_norm": "vocab_layer_norm",
+      "mlm_bias": "vocab_projector",
+      "classifier_transform": "pre_classifier",
+      "classifier": "classifier",
+      "answer": "qa_outputs",
+    },
+    layer="distilbert.transformer.layer",
+    layer_modules={
+      "query": "attention.q_lin",
+      "key": "attention.k_lin",
+      "value": "attention.v_lin",
+      "attention_output": "attention.out_lin",
+      "attention_layer_norm": "sa_layer_norm",
+      "intermediate": "ffn.lin1",
+      "output": "ffn.lin2",
+      "output_layer_norm": "output_layer_norm",
+    },
+    joined="",
+    transposed=True,
+    by_model={},
+    tied={
+      "BertForPreTraining": {
+        "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"
+      }
+    },
+    ignored=r"(distilbert\.)?embeddings\.position_ids",
+    older=_OLDER,
+  ),
+  "electra": _Family(
+    prefix="electra.",
+    modules={
+      **_embeddings("electra"),
+      "embeddings.projection": "electra.embeddings_project",
+      "mlm_transform": "generator_predictions.dense",
+      "mlm_layer_norm": "generator_predictions.LayerNorm",
+      "mlm_bias": "generator_lm_head",
+      "classifier": "classifier",
+      "answer": "qa_outputs",
+    },
+    layer="electra.encoder.layer",
+    layer_modules=_BERT_LAYER,
+    joined="",
+    transposed=True,
+    by_model=_TWO_LAYERS,
+    tied={
+      "BertForPreTraining": {
+        "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"
+      }
+    },
+    # Buffers, and the head that finds replaced tokens, which this model lacks.
+    ignored=r"(electra\.)?embeddings\.(position|token_type)_ids"
+    r"|discriminator_predictions\..*",
+    older=_OLDER,
   ),
   "modern_bert": _Family(
     prefix="model.",
@@ -114,6 +240,7 @@ _FAMILIES = {
     },
     joined="attn.Wqkv",
     transposed=True,
+    by_model={},
     tied={
       "ModernBertForMaskedLM": {
         "decoder.weight": "model.embeddings.tok_embeddings.weight",
@@ -139,6 +266,7 @@ _FAMILIES = {
     },
     joined="attn.c_attn",
     transposed=False,
+    by_model={},
     tied={"Gpt2": {"lm_head.weight": "transformer.wte.weight"}},
     ignored=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
     older={},
@@ -170,7 +298,7 @@ def tensor_of(path: tuple, kind: Kind) -> Tensor:
 
   Args:
     path: the keys of the parameter.
-    kind: the class of the model.
+    kind: the model.
   """
   family = _family(kind)
   *modules, leaf = path
@@ -178,8 +306,10 @@ def tensor_of(path: tuple, kind: Kind) -> Tensor:
     modules = [leaf]
   suffix = "bias" if leaf in ("bias", "mlm_bias") else "weight"
   transposed = family.transposed and leaf == "kernel"
-  if modules[0] != kind.stack_name:
-    name = family.modules[".".join(modules)]
+  if modules[0] != kind.model.stack_name:
+    module = ".".join(modules)
+    others = family.by_model.get(kind.model.__name__, {})
+    name = others.get(module) or family.modules[module]
     return Tensor(_in_file(f"{name}.{suffix}", kind), transposed=transposed)
   _, _, number, module = modules
   part, parts = 0, 1
@@ -190,12 +320,17 @@ def tensor_of(path: tuple, kind: Kind) -> Tensor:
   return Tensor(name, part, parts, transposed)
 
 
+def kind_of(config: ModelConfig, head: str) -> Kind:
+  """The kind of a model with a head."""
+  return Kind(model_of(config, head), getattr(config, "variant", config.FAMILY))
+
+
 def _family(kind: Kind) -> _Family:
-  return _FAMILIES[kind.config_type.FAMILY]
+  return _FAMILIES[kind.family]
 
 
 def _in_file(name: str, kind: Kind) -> str:
-  alone = kind in (BertModel, ModernBertModel)
+  alone = kind.model in (BertModel, ModernBertModel)
   return name.removeprefix(_family(kind).prefix) if alone else name
 
 
@@ -216,7 +351,7 @@ def is_ignored(name: str, kind: Kind) -> bool:
 
 def tied(kind: Kind) -> dict[str, str]:
   """The tensors that a file may also hold, and the tensors that they copy."""
-  return _family(kind).tied.get(kind.__name__, {})
+  return _family(kind).tied.get(kind.model.__name__, {})
 
 
 def shapes_there(params: Params, kind: Kind) -> dict[str, tuple[int, ...]]:
@@ -246,7 +381,7 @@ def from_tensors(read: Callable[[str], np.ndarray], expected: Params, kind: Kind
   Args:
     read: a function from the name of a tensor to its value.
     expected: a tree with the paths of the parameters.
-    kind: the class of the model.
+    kind: the model.
   """
 
   def parameter(keys, _) -> np.ndarray:

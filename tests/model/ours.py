@@ -8,7 +8,7 @@ import numpy as np
 
 from model import losses
 from model.hf import names as hf_names
-from model.models import abstract_model, model_of
+from model.models import abstract_model
 from model.testing import relative_difference
 from model.testing.probe import owners_of
 
@@ -28,6 +28,12 @@ def run(config, head, params, batch):
     outputs = nnx.merge(graphdef_of(config, head), params)(batch)
     return outputs, losses.per_sequence(outputs, batch)
 
+  return run(params, batch)
+
+
+def outputs(config, head, params, batch):
+  """The outputs alone."""
+  run = jax.jit(lambda params, batch: nnx.merge(graphdef_of(config, head), params)(batch))
   return run(params, batch)
 
 
@@ -67,7 +73,7 @@ def assert_equal_gradients(found, reference, config, head):
   """What `loss_and_gradients` gives, against gradients by the reference's names."""
   (loss, gradients), (expected, tensors) = found, reference
   assert abs(loss - expected) <= RELATIVE * abs(expected)
-  kind = model_of(config, head)
+  kind = hf_names.kind_of(config, head)
   theirs = hf_names.from_tensors(tensors.__getitem__, gradients, kind)
   assert relative_difference(gradients, theirs) <= RELATIVE
   assert hf_names.shapes_there(gradients, kind).keys() == tensors.keys()

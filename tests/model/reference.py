@@ -35,6 +35,27 @@ MODERN_HEADS: dict[str, dict] = {
   "ModernBertForSequenceClassification": {"num_labels": 3, "classifier_pooling": "mean"},
   "ModernBertForTokenClassification": {"num_labels": 5},
 }
+# Encoders of BERT's kind, and what of their configs differs from BERT's.
+VARIANTS: dict[str, dict] = {
+  "Roberta": {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+  "XLMRoberta": {"type_vocab_size": 1, "pad_token_id": 2},
+  "Camembert": {"type_vocab_size": 1, "pad_token_id": 1},
+  "DistilBert": {},
+  "Electra": {"embedding_size": 5},
+}
+_ENDS: dict[str, dict] = {
+  "ForMaskedLM": {},
+  "ForSequenceClassification": {"num_labels": 3},
+  "ForTokenClassification": {"num_labels": 5},
+  "ForQuestionAnswering": {},
+}
+VARIANT_HEADS = {f"{name}{end}": x for name in VARIANTS for end, x in _ENDS.items()}
+_DISTILBERTS = {
+  "hidden_size": "dim",
+  "num_hidden_layers": "n_layers",
+  "num_attention_heads": "n_heads",
+  "intermediate_size": "hidden_dim",
+}
 _NAMES = (
   *("hidden_size", "num_hidden_layers", "num_attention_heads"),
   *("intermediate_size", "max_position_embeddings", "vocab_size"),
@@ -69,6 +90,13 @@ def make(architecture: str, **fields):
     make_config = transformers.ModernBertConfig
     tokens = ("pad", "bos", "eos", "cls", "sep")
     fields |= dict.fromkeys(f"{name}_token_id" for name in tokens)
+  if variant := variant_of(architecture):
+    make_config = getattr(transformers, f"{variant}Config")
+    fields |= VARIANTS[variant]
+    if "pad_token_id" in fields:
+      fields["max_position_embeddings"] += fields["pad_token_id"] + 1
+    if variant == "DistilBert":
+      fields = {_DISTILBERTS.get(name, name): x for name, x in fields.items()}
   config = make_config(**fields, **{"attn_implementation": "eager"})
   model = getattr(transformers, architecture)(config).eval()
   generator = torch.Generator().manual_seed(0)
@@ -83,6 +111,11 @@ def make(architecture: str, **fields):
         inputs = parameter.shape[0 if architecture == GPT2 else 1]
         parameter.copy_(noise / inputs**0.5)
   return model
+
+
+def variant_of(architecture: str) -> str:
+  """The key of `VARIANTS` with which the name begins, or "" for none."""
+  return next((name for name in VARIANTS if architecture.startswith(name)), "")
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:
@@ -109,6 +142,17 @@ def run(model, batch: dict) -> tuple[dict[str, np.ndarray], np.ndarray]:
       zeros = np.zeros((*batch[field].shape, logits.shape[-1]), np.float32)
       outputs.setdefault(name, zeros)[row, places] = fetch(logits)
   return outputs, losses
+
+
+def alone(model, batch: dict, row: int, slot: int):
+  """The result of an encoder for one sequence."""
+  tokens = np.flatnonzero(batch["segment_ids"][row] == slot + 1)
+  names = ["input_ids"]
+  if variant_of(type(model).__name__) in ("", "Electra"):
+    names.append("token_type_ids")
+  return model(
+    **{name: torch.tensor(batch[name][row, tokens])[None].long() for name in names}
+  )
 
 
 def gradients(model, batch: dict) -> tuple[float, dict[str, np.ndarray]]:
@@ -138,19 +182,19 @@ def _alone(model, batch: dict, row: int, slot: int):
     result = model(**inputs, labels=ids[None])
     following = torch.cat([ids[1:], torch.tensor([-100])])
     return result, {"causal_logits": ("segment_ids", tokens, result.logits[0], following)}
-  if kind not in MODERN_HEADS:
+  if kind not in MODERN_HEADS and variant_of(kind) in ("", "Electra"):
     inputs["token_type_ids"] = fields["token_type_ids"][tokens][None]
   label = fields["sequence_labels"][one]
   label = label.float() if batch["sequence_labels"].dtype == bool else label
-  if kind.endswith("BertForSequenceClassification"):
+  if kind.endswith("ForSequenceClassification"):
     result = model(**inputs, labels=label)
     return result, {"sequence_logits": ("sequence_mask", one, result.logits, label)}
-  if kind.endswith("BertForTokenClassification"):
+  if kind.endswith("ForTokenClassification"):
     labels = fields["token_labels"][tokens]
     labels = torch.where(labels >= 0, labels, -100)
     result = model(**inputs, labels=labels[None])
     return result, {"token_logits": ("segment_ids", tokens, result.logits[0], labels)}
-  if kind == "BertForQuestionAnswering":
+  if kind.endswith("ForQuestionAnswering"):
     ends = {n: fields[n][one] - tokens[0] for n in ("start_positions", "end_positions")}
     result = model(**inputs, **ends)
     answers = torch.stack([result.start_logits[0], result.end_logits[0]], -1)

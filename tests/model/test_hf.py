@@ -18,7 +18,7 @@ import tokenizers
 
 from model import BertConfig, hf, weights
 from model.__main__ import main
-from model.hf.names import current_name
+from model.hf.names import current_name, kind_of
 from model.hf.tokenizer import describe_fast
 from model.weights import Vocabulary, WeightsError
 from pipeline.tokenizer import word_piece_tokenizer
@@ -110,7 +110,8 @@ def test_the_commands_import_and_export_the_same_bits(tmp_path, capsys, architec
   assert told["architecture"] in capsys.readouterr().out
 
   before, after = tensors_of(original), tensors_of(out)
-  before = {current_name(name, stored.kind): x for name, x in before.items()}
+  kind = kind_of(stored.config, stored.head)
+  before = {current_name(name, kind): x for name, x in before.items()}
   assert before.keys() - after.keys() == COPIES.get(architecture, set())
   for name, tensor in after.items():
     assert before[name].dtype == tensor.dtype
@@ -292,7 +293,14 @@ def test_a_masked_lm_file_with_both_heads_keeps_both(altered):
 # ---- mistakes ---------------------------------------------------------------------------
 
 CONFIGS = [
-  (TAGS, {"model_type": "roberta"}, 'model_type is "roberta".*supports "bert"'),
+  (
+    TAGS,
+    {"model_type": "deberta-v2"},
+    r"of a deberta-v2; .* bert, roberta.* does not pack it either",
+  ),
+  (TAGS, {"model_type": "llama"}, r"of a llama; .* packing\.torch\.PackedCollator\.for_m"),
+  (TAGS, {"model_type": ["bert"]}, r"of a \['bert'\]; this model supports bert"),
+  (TAGS, {"model_type": "roberta"}, r'architectures is \["BertFor.*"RobertaForMaskedLM"'),
   (TAGS, {"hidden_act": "relu"}, 'hidden_act is "relu".*supports "gelu"'),
   (TAGS, {"problem_type": "regression"}, "num_labels is 5"),
   (TAGS, {"architectures": ["BertForMultipleChoice"]}, "architectures is.*BertForQuest"),

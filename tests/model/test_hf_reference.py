@@ -24,6 +24,8 @@ from tests.model.reference import (
   MODERN_HEADS,
   MODERN_SIZES,
   SIZES,
+  VARIANT_HEADS,
+  VARIANTS,
 )
 
 pytestmark = pytest.mark.extra("torch", "transformers")
@@ -49,7 +51,9 @@ def compare(model, batch, config, head, params):
     for name in MODERN_HEADS
     for size in MODERN_SIZES.values()
   ]
-  + [(GPT2, size) for size in GPT2_SIZES.values()],
+  + [(GPT2, size) for size in GPT2_SIZES.values()]
+  + [(name, SIZES["odd"] | VARIANT_HEADS[name]) for name in VARIANT_HEADS]
+  + [(f"{name}ForMaskedLM", SIZES["wide"]) for name in VARIANTS],
 )
 def test_a_packed_row_gives_what_the_reference_gives_for_each_sequence_alone(
   tmp_path, architecture, fields
@@ -58,7 +62,15 @@ def test_a_packed_row_gives_what_the_reference_gives_for_each_sequence_alone(
   config, head, params = imported(model, tmp_path)
   if architecture in HEADS:
     assert config.next_sentence == (architecture != "BertForMaskedLM")
-  compare(model, reference.make_batch(), config, head, params)
+  compare(model, without_padding(model, reference.make_batch()), config, head, params)
+
+
+def without_padding(model, batch):
+  """With other tokens for that of padding, from which RoBERTa would count positions."""
+  if reference.variant_of(type(model).__name__):
+    ids = batch["input_ids"]
+    ids[ids == model.config.pad_token_id] = 3
+  return batch
 
 
 def test_regression_gives_what_the_reference_gives(tmp_path):
@@ -82,14 +94,56 @@ def test_several_classes_keep_their_kind_and_loss(tmp_path, family, sizes):
   assert hf.open_model(tmp_path / "ours").config == config
 
 
-@pytest.mark.parametrize("architecture", [*HEADS, *MODERN_HEADS, GPT2])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("pooler", [True, False])
+def test_an_encoder_gives_what_the_reference_gives(tmp_path, variant, pooler):
+  """Also back: transformers opens what is exported."""
+  model = reference.make(f"{variant}Model", **SIZES["odd"])
+  if not pooler and getattr(model, "pooler", None) is None:
+    pytest.skip("it never has a pooler")
+  if not pooler:
+    model.pooler = None
+  config, head, params = imported(model, tmp_path / "theirs")
+  assert (head, config.pooler) == ("encoder", getattr(model, "pooler", None) is not None)
+  batch = without_padding(model, reference.make_batch())
+  outputs = ours.outputs(config, head, params, batch)
+  for row, slot in np.argwhere(batch["sequence_mask"]).tolist():
+    result = reference.alone(model, batch, row, slot)
+    hidden = reference.fetch(result.last_hidden_state)[0]
+    expected = {"sequence_mean": hidden.mean(0), "sequence_cls": hidden[0]}
+    if config.pooler:
+      expected["sequence_pooled"] = reference.fetch(result.pooler_output)[0]
+    assert expected.keys() == outputs.keys()
+    for name, theirs in expected.items():
+      np.testing.assert_allclose(outputs[name][row, slot], theirs, atol=1e-5)
+  hf.export_model(config, params, tmp_path / "ours")
+  opened, report = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True)
+  assert {x for x in report["missing_keys"] if not x.startswith("pooler.")} == set()
+  for name, tensor in model.state_dict().items():
+    np.testing.assert_array_equal(reference.fetch(opened.state_dict()[name]), tensor)
+  assert hf.open_model(tmp_path / "ours").config == config
+
+
+def test_the_discriminator_of_electra_is_an_encoder(tmp_path):
+  model = reference.make("ElectraForPreTraining", **SIZES["odd"])
+  config, head, params = imported(model, tmp_path)
+  assert (head, config.variant, config.embedding_size) == ("encoder", "electra", 5)
+  alone = imported(reference.make("ElectraModel", **SIZES["odd"]), tmp_path / "alone")
+  assert config == alone[0]
+  np.testing.assert_array_equal(
+    params["embeddings"]["token"]["embedding"],
+    reference.fetch(model.electra.embeddings.word_embeddings.weight),
+  )
+
+
+@pytest.mark.parametrize("architecture", [*HEADS, *MODERN_HEADS, GPT2, *VARIANT_HEADS])
 def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, architecture):
   golden = json.loads((GOLDEN / "tokenizer.json").read_text())
   tokens = tuple(golden["tokens"])
   sizes = GPT2_SIZES if architecture == GPT2 else SIZES
   sizes = MODERN_SIZES if architecture in MODERN_HEADS else sizes
   fields = sizes["odd"] | {"vocab_size": len(tokens)}
-  fields |= (HEADS | MODERN_HEADS).get(architecture, {})
+  fields |= (HEADS | MODERN_HEADS | VARIANT_HEADS).get(architecture, {})
   model = reference.make(architecture, **fields)
   config, _, params = imported(model, tmp_path / "theirs")
   hf.export_model(config, params, tmp_path / "ours", vocabulary=Vocabulary(tokens))
