@@ -25,7 +25,10 @@ _FIELD = "config.model.init_from"
 # Fields of the model that no config sets, so that they always come from the weights.
 _WEIGHTS_FIELDS = (
   "max_position_embeddings",
+  "variant",
   "type_vocab_size",
+  "position_offset",
+  "embedding_size",
   "layer_norm_epsilon",
   "global_every",
   "local_window",
@@ -36,7 +39,7 @@ _CLASSIFIERS = "sequence_classification", "token_classification"
 # Parameters that heads add to the encoder, in the order of computation.
 _HEAD = (
   *("mlm_transform", "mlm_layer_norm", "head", "mlm_bias", "pooler", "nsp"),
-  *("classifier", "token_classifier", "answer"),
+  *("classifier_transform", "classifier", "token_classifier", "answer"),
 )
 
 
@@ -91,7 +94,15 @@ def _check_shape(run: RunSettings, sizes: model.ModelConfig):
   ]
   why = f"given, since {_FIELD}={directory} has {'; '.join(differences)}"
   check(not differences, "model.size", run.model.size, why)
-  if isinstance(sizes, model.BertConfig):
+  if isinstance(sizes, model.BertConfig) and sizes.variant != "bert":
+    if run.head == "pretraining":
+      check(
+        not run.model.config.next_sentence,
+        "model.next_sentence",
+        True,
+        f"False, since {_FIELD}={directory} is a {sizes.variant}",
+      )
+  elif isinstance(sizes, model.BertConfig):
     why = f"weights with a type_vocab_size of at least 2, not {sizes.type_vocab_size}"
     check(sizes.type_vocab_size >= 2, "model.init_from", directory, why)
 
@@ -201,7 +212,10 @@ def run_model_config(
     return made
   # Some models lack some of these fields.
   names = [name for name in _WEIGHTS_FIELDS if hasattr(made, name) and hasattr(sizes, name)]
-  made = dataclasses.replace(made, **{name: getattr(sizes, name) for name in names})
+  fields = {name: getattr(sizes, name) for name in names}
+  if isinstance(sizes, model.BertConfig) and sizes.variant != "bert":
+    fields |= {"next_sentence": False, "pooler": False}  # which only a BERT has
+  made = dataclasses.replace(made, **fields)
   if begun is None:
     longest = max(run.data.max_sequence_length, sizes.max_position_embeddings)
     return dataclasses.replace(made, max_position_embeddings=longest)
@@ -307,7 +321,8 @@ def initial_params(
 
 def _with_positions(embeddings, config: model.ModelConfig, *, seed: int):
   old = embeddings["position"]["embedding"]
-  shape = (config.max_position_embeddings - old.shape[0], old.shape[1])
+  entries = config.max_position_embeddings + getattr(config, "position_offset", 0)
+  shape = (entries - old.shape[0], old.shape[1])
   draw = jax.nn.initializers.truncated_normal(config.initializer_range)
   new = draw(jax.random.key(seed), shape, old.dtype)
   return embeddings | {"position": {"embedding": jnp.concatenate([old, new])}}

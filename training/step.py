@@ -65,9 +65,10 @@ class ModelProgram:
       InputError: the model has no embedding for a token or token type. XLA would read
         another one, or compute NaN.
     """
+    types = getattr(self.config, "type_vocab_size", 0)  # one type stands for all
     for name, size in (
       ("input_ids", self.config.vocab_size),
-      ("token_type_ids", getattr(self.config, "type_vocab_size", None)),
+      ("token_type_ids", types if types > 1 else None),
     ):
       ids = batch.get(name)
       if ids is None or size is None or ids.size == 0:

@@ -61,13 +61,16 @@ def training_flops(
   attention = 2 * (2 * pairs * width)  # the scores, and their product with the values
   feed_forward = 2 * tokens * width * _feed_forward_widths(config)
   layers = config.num_layers * (projections + feed_forward)
+  if config.embedding_width != width:
+    layers += 2 * tokens * config.embedding_width * width
   # Of the vectors of pairs, the products with each other are not counted.
   heads = {"causal": 2 * tokens * width * config.vocab_size, "encoder": 0}
   if isinstance(config, EncoderConfig):
     of_classes = width * (width + config.num_labels)
     of_tags = width * config.num_labels if isinstance(config, BertConfig) else of_classes
+    narrow = config.embedding_width
     heads |= {
-      "pretraining": 2 * mlm_slots * width * (width + config.vocab_size),
+      "pretraining": 2 * mlm_slots * narrow * (width + config.vocab_size),
       "sequence_classification": 2 * max_sequences * of_classes,
       "token_classification": 2 * tokens * of_tags,
       "question_answering": 2 * tokens * width * 2,

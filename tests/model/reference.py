@@ -165,8 +165,14 @@ def gradients(model, batch: dict) -> tuple[float, dict[str, np.ndarray]]:
     loss = loss + torch.nn.functional.cross_entropy(logits, labels)  # -100 does not count
   model.zero_grad()
   loss.backward()
-  named = model.named_parameters()
-  return loss.item(), {name: fetch(x.grad) for name, x in named if x.grad is not None}
+  # A tied tensor has the name that it has in the encoder.
+  named = sorted(
+    model.named_parameters(remove_duplicate=False), key=lambda x: x[0].startswith("lm_head")
+  )
+  first = {id(x): name for name, x in reversed(named)}
+  return loss.item(), {
+    name: fetch(x.grad) for name, x in named if x.grad is not None and first[id(x)] == name
+  }
 
 
 def _alone(model, batch: dict, row: int, slot: int):
