@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -15,14 +17,22 @@ from packing import InputError
 from packing.files import parse_json
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+# The roles of special tokens, each called by BERT's name, with the names that are looked
+# for in a vocabulary, in this order.
+NAMES = {
+  PAD: (PAD, "<pad>", "<|pad|>"),
+  UNKNOWN: (UNKNOWN, "<unk>"),
+  CLS: (CLS, "<s>"),  # begins a text
+  SEP: (SEP, "</s>"),  # ends a text, and separates two
+  MASK: (MASK, "<mask>"),
+}
 NEVER_MASKED = PAD, CLS, SEP, MASK  # unknown words are masked and predicted like others
 END = "<|endoftext|>"  # ends a document in GPT-2's vocabulary
 NUM_BYTES = 256  # tokens that each byte-level BPE has, besides special ones
 VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
-_PADDING_TOKENS = PAD, "<pad>", "<|pad|>"
-_END_TOKENS = END, "</s>", "<eos>", SEP
+_END_TOKENS = END, *NAMES[SEP][1:], "<eos>", SEP
 # Never in a text: there, "[SEP]" is text. Other added tokens are tokens.
-_CONTROL = {*SPECIAL_TOKENS, *_PADDING_TOKENS, *_END_TOKENS, "<s>", "<unk>", "<mask>"}
+_CONTROL = {*itertools.chain(*NAMES.values()), *_END_TOKENS}
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
@@ -54,15 +64,67 @@ class Tokenizer:
     self._ids = {token: number for number, token in enumerate(self.vocabulary)}
     self._special = _CONTROL & self._ids.keys()
 
-  def id_of(self, token: str) -> int:
-    """The id of a special token.
+  def ids_of(self, roles: Iterable[str]) -> list[int]:
+    """The id of the token of each role, which are keys of `NAMES`.
+
+    Tokens that begin and end a text are those that a tokenizer.json itself puts there; if
+    it puts none, and for other roles, those of these names.
 
     Raises:
-      InputError: the vocabulary lacks it.
+      InputError: the vocabulary lacks a role's token; or a tokenizer.json puts several
+        before a text or after it.
     """
-    if token not in self._ids:
-      raise InputError(f"{self.path} has no token {token}. Give another vocabulary.")
-    return self._ids[token]
+    roles = list(roles)
+    found = ids_by_role(self.vocabulary, roles)
+    for role, own, where in (
+      (CLS, self._around.before, "before"),
+      (SEP, self._around.after, "after"),
+    ):
+      if len(own) > 1 and role in roles:
+        tokens = " ".join(self.vocabulary[token] for token in own)
+        raise InputError(
+          f"{self.path} puts {tokens} {where} a text; expected one token. Give another "
+          "tokenizer."
+        )
+      if own and role in roles:
+        found[role] = own
+    require_roles(found, where=str(self.path))
+    return [found[role][0] for role in roles]
+
+  @functools.cached_property
+  def cls_id(self) -> int:
+    """The id of the token that begins a text for an encoder; raises as `ids_of`."""
+    return self.ids_of([CLS])[0]
+
+  @functools.cached_property
+  def sep_id(self) -> int:
+    """The id of the token that ends a text for an encoder; raises as `ids_of`."""
+    return self.ids_of([SEP])[0]
+
+  @functools.cached_property
+  def mask_id(self) -> int:
+    """The id of the token that hides a masked one; raises as `ids_of`."""
+    return self.ids_of([MASK])[0]
+
+  @functools.cached_property
+  def separators(self) -> tuple[int, ...]:
+    """The ids of the tokens between the two texts of a pair; raises as `ids_of`.
+
+    As a tokenizer.json itself has them: two for RoBERTa. One if it puts none.
+    """
+    return self._around.between or (self.sep_id,)
+
+  @functools.cached_property
+  def _around(self) -> _Around:
+    around = _read_around(self._tokenizer)
+    size = len(self.vocabulary)
+    ids = [*itertools.chain(*around)]
+    if max(ids, default=0) >= size:
+      raise InputError(
+        f"{self.path} puts the ids {', '.join(map(str, ids))} around texts; its vocabulary "
+        f"has 0 to {size - 1}. Mend its post_processor."
+      )
+    return around
 
   @property
   def warning(self) -> str:
@@ -78,10 +140,10 @@ class Tokenizer:
     """Whether a special token is typed in a text, where it is split like other text."""
     return any(token in text for token in self._special)
 
-  @property
+  @functools.cached_property
   def padding_id(self) -> int | None:
     """The id of the padding token; None if the vocabulary has none."""
-    return next((self._ids[token] for token in _PADDING_TOKENS if token in self._ids), None)
+    return next(iter(ids_by_role(self.vocabulary, [PAD])[PAD]), None)
 
   @property
   def end_id(self) -> int:
@@ -125,6 +187,36 @@ class Tokenizer:
     return encoding.ids, encoding.offsets
 
 
+def ids_by_role(
+  vocabulary: Iterable[str], roles: Iterable[str]
+) -> dict[str, tuple[int, ...]]:
+  """For each role, a key of `NAMES`, the ids of its tokens; the first is the one to use.
+
+  Example:
+    >>> ids_by_role(["<s>", "a", "[CLS]"], [CLS, MASK])
+    {'[CLS]': (2, 0), '[MASK]': ()}
+  """
+  ids = {token: number for number, token in enumerate(vocabulary)}
+  return {role: tuple(ids[x] for x in NAMES[role] if x in ids) for role in roles}
+
+
+def require_roles(found: Mapping[str, Sequence[int]], *, where: str = "The vocabulary"):
+  """Checks that a vocabulary has a token for each role.
+
+  Args:
+    found: as from `ids_by_role`.
+    where: what has the vocabulary, for the message.
+
+  Raises:
+    InputError: names the tokens that were looked for.
+  """
+  missing = [" or ".join(NAMES[role]) for role, ids in found.items() if not ids]
+  if missing:
+    raise InputError(
+      f"{where} has no token {', no '.join(missing)}. Give another vocabulary."
+    )
+
+
 @functools.lru_cache(maxsize=2)
 def load_tokenizer(path: str) -> Tokenizer:
   """The tokenizer in a file; cached, since every shard needs it."""
@@ -153,6 +245,28 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   if not vocabulary:
     raise InputError(f"{path} has no vocabulary; expected at least one token.")
   return tokenizer, vocabulary
+
+
+class _Around(NamedTuple):
+  """The ids of the tokens that a tokenizer puts before a text, between two, and after."""
+
+  before: tuple[int, ...]
+  between: tuple[int, ...]
+  after: tuple[int, ...]
+
+
+def _read_around(tokenizer: tokenizers.Tokenizer) -> _Around:
+  """What a tokenizer's post-processor puts around texts; nothing if it has none."""
+  if not tokenizer.post_processor:
+    return _Around((), (), ())
+  probe = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+  probe.post_processor = tokenizer.post_processor  # which has the ids of its tokens
+  one, two = probe.encode("a"), probe.encode("a", "a")
+  place = one.sequence_ids.index(0)
+  first, second = two.sequence_ids.index(0), two.sequence_ids.index(1)
+  return _Around(
+    tuple(one.ids[:place]), tuple(two.ids[first + 1 : second]), tuple(one.ids[place + 1 :])
+  )
 
 
 def _check_beside(path: pathlib.Path, ours: tokenizers.Tokenizer):

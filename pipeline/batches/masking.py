@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from packing.errors import check
 from pipeline.batches.packed import PackedBatch
 from pipeline.splitmix import GAMMA, mix
-from pipeline.tokenizer import MASK, NEVER_MASKED
+from pipeline.tokenizer import MASK, NEVER_MASKED, ids_by_role, require_roles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Masking:
     rate: the fraction of a sequence's tokens that are masked.
     seed: every draw depends only on it, the epoch, the sequence's number and the token's
       position in the sequence.
-    mask_id: id of [MASK].
+    mask_id: id of [MASK], or <mask>.
     special_ids: ids that are never masked.
     vocab_size: V, the number of ids to draw random tokens from.
 
@@ -40,11 +41,18 @@ class Masking:
 
   @classmethod
   def for_vocabulary(cls, vocabulary: list[str], *, rate: float, seed: int) -> Masking:
+    """The masking for a vocabulary with BERT's special tokens, or RoBERTa's.
+
+    Raises:
+      InputError: the vocabulary lacks one; or the rate is not in (0, 1).
+    """
+    found = ids_by_role(vocabulary, NEVER_MASKED)
+    require_roles(found)
     return cls(
       rate=rate,
       seed=seed,
-      mask_id=vocabulary.index(MASK),
-      special_ids=tuple(vocabulary.index(token) for token in NEVER_MASKED),
+      mask_id=found[MASK][0],
+      special_ids=tuple(itertools.chain(*found.values())),
       vocab_size=len(vocabulary),
     )
 

@@ -76,8 +76,8 @@ def prepare(
     split: open_source(spec, fields) for split, spec in _specs(settings).items() if spec
   }
   _check_apart(sources)
-  for token in task.special_tokens if vocabulary else ():
-    vocabulary.id_of(token)  # type: ignore[union-attr]
+  if vocabulary:
+    vocabulary.ids_of(task.special_tokens)  # raises
   if task.names_labels and not settings.labels:
     names = find_classes(sources[TRAIN], fields, settings.task)
     if not names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import shutil
@@ -38,6 +39,7 @@ from pipeline.tokenizer import (
   TOKENIZER_FILE,
   VOCABULARY_FILE,
   Tokenizer,
+  ids_by_role,
   load_tokenizer,
   train_bpe,
   train_word_pieces,
@@ -240,9 +242,8 @@ def _most_frequent(paths: list[pathlib.Path], tokenizer: Tokenizer) -> int:
     for batch in open_arrow(path)[1]:
       ids = batch.column("input_ids").values.to_numpy()
       counts += np.bincount(ids, minlength=counts.size)
-  for token in NEVER_MASKED:
-    if token in tokenizer.vocabulary:
-      counts[tokenizer.id_of(token)] = 0
+  special = ids_by_role(tokenizer.vocabulary, NEVER_MASKED)
+  counts[[*itertools.chain(*special.values())]] = 0
   return int(counts.argmax())
 
 

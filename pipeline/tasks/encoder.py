@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from packing import InputError
 from pipeline.settings import DatasetSettings
-from pipeline.tokenizer import CLS, SEP, Tokenizer
+from pipeline.tokenizer import SEP, Tokenizer
 
 SPECIAL_IN_TEXT = "texts_with_special_tokens"  # in a tally
 
@@ -38,11 +38,23 @@ class Encoder:
 
   @property
   def cls(self) -> int:
-    return self.tokenizer.id_of(CLS)
+    """The token that begins a text."""
+    return self.tokenizer.cls_id
 
   @property
   def sep(self) -> int:
-    return self.tokenizer.id_of(SEP)
+    """The token that ends a text."""
+    return self.tokenizer.sep_id
+
+  @property
+  def separators(self) -> tuple[int, ...]:
+    """The tokens between two texts in a sequence."""
+    return self.tokenizer.separators
+
+  @property
+  def special_in_pair(self) -> int:
+    """How many special tokens a sequence of two texts has: 3 in BERT, 4 in RoBERTa."""
+    return 2 + len(self.separators)
 
   def encode(self, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of each text; raises as `Tokenizer.encode`."""

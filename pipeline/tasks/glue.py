@@ -116,17 +116,19 @@ def _sequence(
   parts: list[list[int]], document: Document, encoder: Encoder
 ) -> StoredSequence:
   limit = encoder.settings.max_sequence_length
-  length = 1 + sum(map(len, parts)) + len(parts)
+  special = encoder.special_in_pair if len(parts) > 1 else 2  # of one: [CLS] text [SEP]
+  length = sum(map(len, parts)) + special
   if length > limit:
     what = f"{document.where}: The example"
     encoder.count_too_long(what, length, limit, choices="truncate")
-    shorten(parts, limit - 1 - len(parts))
+    shorten(parts, limit - special)
   encoder.tally["documents_used"] += 1
-  input_ids = [encoder.cls, *parts[0], encoder.sep]
-  first_type = len(input_ids)
-  for part in parts[1:]:
-    input_ids += [*part, encoder.sep]
-  return StoredSequence(input_ids, first_type, 0)
+  if len(parts) == 1:
+    input_ids = [encoder.cls, *parts[0], encoder.sep]
+    return StoredSequence(input_ids, len(input_ids), 0)
+  first, second = parts
+  first_type = [encoder.cls, *first, *encoder.separators]
+  return StoredSequence([*first_type, *second, encoder.sep], len(first_type), 0)
 
 
 def sentences(document: Document, settings: DatasetSettings) -> list[str]:

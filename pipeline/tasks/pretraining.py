@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from packing import InputError
 from pipeline.settings import DatasetSettings
 from pipeline.sources import stdlib
 from pipeline.sources.document import Document
@@ -20,7 +21,6 @@ from pipeline.store import StoredSequence
 from pipeline.tasks.documents import text_of
 from pipeline.tasks.encoder import Encoder
 
-SPECIAL_TOKENS_IN_PAIR = 3  # [CLS] A [SEP] B [SEP]
 SPECIAL_TOKENS = 2  # [CLS] sentences [SEP]
 # The fraction of documents with a random target length, as in BERT's paper.
 SHORT_SEQUENCE_PROBABILITY = 0.1
@@ -78,20 +78,26 @@ def sentence_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
 def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
   """[CLS] A [SEP] B [SEP]: pairs of segments; cuts all documents `dupe_factor` times."""
   settings, cls, sep = encoder.settings, encoder.cls, encoder.sep
-  most = settings.max_sequence_length - SPECIAL_TOKENS_IN_PAIR - 1
-  documents = list(_tokenised(shard, encoder, most=most))
+  max_tokens = settings.max_sequence_length - encoder.special_in_pair
+  if max_tokens < 2:
+    raise InputError(
+      f"max_sequence_length is {settings.max_sequence_length}; expected at least "
+      f"{encoder.special_in_pair + 2}, for a pair and its special tokens."
+    )
+  documents = list(_tokenised(shard, encoder, most=max_tokens - 1))
   for repeat in range(settings.dupe_factor):
     for index in range(len(documents)):
       for pair in segment_pairs(
         documents,
         index,
-        max_sequence_length=settings.max_sequence_length,
+        max_tokens=max_tokens,
         seed=(settings.seed, *shard.key, repeat),
       ):
         encoder.tally["random_next"] += pair.is_random_next
         encoder.tally["truncated_pairs"] += pair.lost_tokens > 0
-        input_ids = [cls, *pair.a, sep, *pair.b, sep]
-        yield StoredSequence(input_ids, len(pair.a) + 2, pair.is_random_next)
+        first_type = [cls, *pair.a, *encoder.separators]
+        input_ids = [*first_type, *pair.b, sep]
+        yield StoredSequence(input_ids, len(first_type), pair.is_random_next)
 
 
 def _tokenised(shard: DocumentShard, encoder: Encoder, *, most: int) -> Iterator[Sentences]:
@@ -116,7 +122,7 @@ def segment_pairs(
   documents: Sequence[Sentences],
   index: int,
   *,
-  max_sequence_length: int,
+  max_tokens: int,
   short_sequence_probability: float = SHORT_SEQUENCE_PROBABILITY,
   seed: tuple[int, ...],
 ) -> list[Pair]:
@@ -134,7 +140,7 @@ def segment_pairs(
   Args:
     documents: one shard of documents; no sentence is empty.
     index: the document to cut.
-    max_sequence_length: S, special tokens included; at least 5.
+    max_tokens: the most tokens in a pair, without special tokens; at least 2.
     short_sequence_probability: the fraction of documents with a random target length.
     seed: with the index it determines every random choice.
 
@@ -143,7 +149,6 @@ def segment_pairs(
   """
   rng = np.random.default_rng([*seed, index])
   document = documents[index]
-  max_tokens = max_sequence_length - SPECIAL_TOKENS_IN_PAIR
 
   target = max_tokens
   if rng.random() < short_sequence_probability:

@@ -18,6 +18,9 @@
 |               |                                     | [CLS] text [SEP]                  |
 | `scored_pairs` | sentence1, sentence2, score        | the same                          |
 | `squad`       | id, question, context, answers      | [CLS] question [SEP] window [SEP] |
+
+[CLS] and [SEP] stand for the vocabulary's own tokens: in RoBERTa's, A and B have two
+separators between them.
 """
 
 from __future__ import annotations
@@ -73,7 +76,8 @@ class Task:
     filter: the setting that leaves out short documents; "" if none does.
     min_documents: the fewest documents that a split must have.
     names_labels: whether the setting `labels`, or else the data, names the classes.
-    special_tokens: the tokens that the vocabulary must have.
+    special_tokens: roles, keys of `tokenizer.NAMES`, for which a vocabulary must have a
+      token. A learned vocabulary has tokens of these very names.
     byte_level: whether to learn a byte-level BPE like GPT-2's instead of word pieces.
     schema: the schema of the store.
     label_names: names of the classes in the order of their numbers; () for none.

@@ -16,7 +16,6 @@ from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.tasks.encoder import Encoder
 
-_SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 MAX_ANSWER_LENGTH = 30  # in tokens, as in run_squad.py
 
 
@@ -141,14 +140,15 @@ def _windows(
     tally["empty_contexts"] += 1  # no window, so no score counts the question
     return
   tally["documents_used"] += 1
-  room = settings.max_sequence_length - len(question) - _SPECIAL_TOKENS
+  offsets = [_without_space(context, *offset) for offset in offsets]
+  room = settings.max_sequence_length - len(question) - encoder.special_in_pair
   if len(ids) > room:
     what = f"{document.where}: The context"
     encoder.count_too_long(what, len(ids), room, choices="split")
   answer = _token_span(offsets, span)
   if span and not answer:  # such as an accent, which the tokenizer drops
     tally["answers_without_tokens"] += 1
-  prefix = [encoder.cls, *question, encoder.sep]
+  prefix = [encoder.cls, *question, *encoder.separators]
   for start, stop in spans(len(ids), room=room, stride=stride):
     places = 0, 0
     if answer is not None and start <= answer[0] and answer[1] < stop:
@@ -196,6 +196,13 @@ def _answers(document: Document) -> tuple[list[str], tuple[int, int] | None]:
       f"{where}: answer {short_repr(answer)} is not at {start}; found {short_repr(text)}."
     )
   return answers, (start, start + len(answer))
+
+
+def _without_space(text: str, start: int, end: int) -> tuple[int, int]:
+  """The place of a token without spaces in front: that before its word is no answer."""
+  if text[start : start + 1].isspace():
+    start = end - len(text[start:end].lstrip())
+  return start, end
 
 
 def _token_span(

@@ -126,9 +126,12 @@ def _windows(
     return
   ids, offsets = encoder.encode_with_offsets(" ".join(words))
   starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
-  # By its last character, since a piece may begin with a space.
-  last = np.array([end for _, end in offsets], np.int64) - 1
-  owners = np.searchsorted(starts, last, side="right") - 1  # the word of each piece
+  # By its last character, since a piece may begin with the space before its word. One that
+  # is only this space is the first of the word, as transformers has it.
+  begins, ends = np.array(offsets, np.int64).reshape(-1, 2).T
+  is_space = np.isin(ends, starts[1:]) & (begins >= ends - 1)
+  owners = np.searchsorted(starts, ends - 1 + is_space, side="right") - 1  # words of pieces
+  owners = np.maximum(owners, 0)  # the space that a tokenizer puts before the first word
   is_first = np.diff(owners, prepend=-1) > 0
   if (untagged := np.setdiff1d(np.arange(len(words)), owners)).size:
     if labels is not None:

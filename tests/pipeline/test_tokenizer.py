@@ -206,3 +206,76 @@ def test_an_id_beyond_what_the_file_can_hold_is_refused(tmp_path, number):
   path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
   with pytest.raises(InputError, match=rf"id {number:,}; a file of \d+ bytes cannot"):
     Tokenizer(path)
+
+
+def _with_both(folder, post_processor=None):
+  """A tokenizer.json with BERT's special tokens and RoBERTa's."""
+  names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *SPECIAL_TOKENS, "a"]
+  ids = {name: number for number, name in enumerate(names)}
+  tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+  if post_processor:
+    tokenizer.post_processor = post_processor
+  path = folder / "tokenizer.json"
+  tokenizer.save(str(path))
+  return path
+
+
+def _template(single, pair, *, end=2):
+  """A post-processor; `end` is the id of </s>."""
+  return tokenizers.processors.TemplateProcessing(
+    single=single, pair=pair, special_tokens=[("<s>", 0), ("</s>", end)]
+  )
+
+
+def _ids(tokenizer):
+  return tokenizer.padding_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+
+
+def test_of_two_kinds_of_special_tokens_berts_are_used(tmp_path):
+  """As in a tokenizer that puts nothing around texts, whatever its post-processor does."""
+  for post_processor in (None, tokenizers.processors.ByteLevel()):
+    tokenizer = Tokenizer(_with_both(tmp_path, post_processor))
+    assert _ids(tokenizer) == (5, 7, 8, 9)
+    assert tokenizer.separators == (8,)
+
+
+def test_a_tokenizer_json_says_what_stands_around_texts(tmp_path):
+  both = _template("<s> $A </s>", "<s> $A </s> </s> $B </s>")
+  tokenizer = Tokenizer(_with_both(tmp_path, both))
+  assert _ids(tokenizer) == (5, 0, 2, 9)
+  assert tokenizer.separators == (2, 2)
+  t5 = _template("$A </s>", "$A </s> $B </s>")
+  tokenizer = Tokenizer(_with_both(tmp_path, t5))
+  assert _ids(tokenizer) == (5, 7, 2, 9)
+  assert tokenizer.separators == (2,)
+  llama = _template("<s> $A", "<s> $A $B")
+  tokenizer = Tokenizer(_with_both(tmp_path, llama))
+  assert _ids(tokenizer) == (5, 0, 8, 9)
+  assert tokenizer.separators == (8,)
+
+
+def test_a_tokenizer_json_that_no_task_can_follow_is_refused(tmp_path):
+  several = Tokenizer(_with_both(tmp_path, _template("$A </s> <s>", "$A </s> $B </s> <s>")))
+  with pytest.raises(InputError, match=r"json puts </s> <s> after a text; expected one"):
+    several.ids_of(SPECIAL_TOKENS)
+  assert several.mask_id == 9
+  unknown = _template("<s> $A </s>", "<s> $A </s> $B </s>", end=11)
+  with pytest.raises(InputError, match=r"json puts the ids 0, 11, 11 around texts; its"):
+    _ = Tokenizer(_with_both(tmp_path, unknown)).separators
+
+
+def test_missing_special_tokens_are_told_by_both_names(trained):
+  tokenizer = Tokenizer(trained / "tokenizer.json")
+  assert tokenizer.padding_id is None
+  with pytest.raises(
+    InputError, match=r"json has no token \[CLS\] or <s>, no \[MASK\] or <"
+  ):
+    tokenizer.ids_of(["[CLS]", "[MASK]"])
+  for name, message in (
+    ("cls_id", r"no token \[CLS\] or <s>\. Give another vocabulary"),
+    ("sep_id", r"no token \[SEP\] or </s>\. "),
+    ("mask_id", r"no token \[MASK\] or <mask>\. "),
+    ("separators", r"no token \[SEP\] or </s>\. "),
+  ):
+    with pytest.raises(InputError, match=message):
+      getattr(tokenizer, name)

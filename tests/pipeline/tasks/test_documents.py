@@ -204,7 +204,9 @@ def test_a_tokenizer_json_works_as_a_vocabulary(tmp_path):
   dataset = prepare(tmp_path / "out", settings)
   assert sequences(dataset.train) == [[2, 1, 2, 0, 3], [1, 3]]
   assert dataset.vocabulary == ["<unk>", "a", "b", "</s>"]
-  with pytest.raises(InputError, match=r"has no token \[PAD\]\. Give another"):
+  with pytest.raises(
+    InputError, match=r"no token \[PAD\] or <pad>.*, no \[MASK\] or <mask>\. "
+  ):
     prepare(tmp_path / "bert", DatasetSettings(settings.source, 9, **given))
 
 

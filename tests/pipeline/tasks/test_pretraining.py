@@ -18,7 +18,7 @@ def make_documents(seed: int = 0, num_documents: int = 23):
 
 
 def all_pairs(documents, **options):
-  chosen = {"max_sequence_length": 31, "short_sequence_probability": 0.1, "seed": (7,)}
+  chosen = {"max_tokens": 28, "short_sequence_probability": 0.1, "seed": (7,)}
   chosen |= options
   return [segment_pairs(documents, i, **chosen) for i in range(len(documents))]
 
@@ -36,7 +36,7 @@ def test_segments_are_runs_of_the_right_documents():
   for index, pairs in enumerate(all_pairs(documents)):
     for pair in pairs:
       assert min(len(pair.a), len(pair.b)) > 0
-      assert len(pair.a) + len(pair.b) + 3 <= 31
+      assert len(pair.a) + len(pair.b) <= 28
       assert is_run(pair.a, documents[index])
       other = pair.b[0] // 1_000_000
       assert is_run(pair.b, documents[other])
@@ -49,7 +49,7 @@ def test_segments_are_runs_of_the_right_documents():
 
 def test_without_truncation_every_sentence_is_used_once_and_whole():
   documents = make_documents()
-  pairs = all_pairs(documents, max_sequence_length=999, short_sequence_probability=0.0)
+  pairs = all_pairs(documents, max_tokens=996, short_sequence_probability=0.0)
   for index, document in enumerate(documents):
     own = [p.a for p in pairs[index]]
     own += [p.b for p in pairs[index] if not p.is_random_next]
@@ -78,8 +78,7 @@ def ones(num_documents, num_sentences):
 def test_a_document_has_one_target_and_some_documents_a_short_one(probability, longest):
   """The target is read off where b follows a and the document does not end there."""
   documents = ones(397, 211)
-  options = {"max_sequence_length": longest + pretraining.SPECIAL_TOKENS_IN_PAIR}
-  options |= {"short_sequence_probability": probability}
+  options = {"max_tokens": longest, "short_sequence_probability": probability}
   found, reached = [], 0
   for document, pairs in zip(documents, all_pairs(documents, **options), strict=True):
     full = (p for p in pairs if not p.is_random_next and p.b[-1] != document[-1][0])
@@ -124,7 +123,7 @@ def test_tokens_are_lost_one_by_one_at_both_ends_as_often(max_tokens):
 def test_a_random_next_starts_at_any_sentence_of_any_other_document():
   counts = np.zeros((5, 5, 7))
   for seed in range(1_100):  # of a length that nothing is cut off
-    cut = all_pairs(ones(5, 7), max_sequence_length=97, seed=(seed,))
+    cut = all_pairs(ones(5, 7), max_tokens=94, seed=(seed,))
     for index, pairs in enumerate(cut):
       for pair in pairs:
         if pair.is_random_next:
