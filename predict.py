@@ -256,8 +256,8 @@ def _check_out(out: str, source: str, *, embed: bool):
   suffix = pathlib.Path(out).suffix
   formats = (".npy", ".parquet") if embed else ()
   fits = suffix in formats or suffix.lower() not in (".npy", ".parquet", ".csv", ".tsv")
-  written = "a name in .npy, .parquet or .jsonl" if embed else "a name in .jsonl"
-  check(fits, "--out", out, f"{written}, since others hold JSON lines")
+  endings = ".npy, .parquet or .jsonl" if embed else ".jsonl, since answers are JSON lines"
+  check(fits, "--out", out, f"a name that ends in {endings}")
   target = pathlib.Path(out).resolve()
   read = {pathlib.Path(name).resolve() for name in (source, *glob.glob(source))}
   fits = source == STANDARD_INPUT or read.isdisjoint((target, *target.parents))

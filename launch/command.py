@@ -90,7 +90,8 @@ def _explain(error: Exception, argv: list[str]) -> str:
   text = str(error.args[0] if isinstance(error, KeyError) else error)
   if missing := sorted(re.findall(r"--(\w+) must have a value", text)):
     given = " ".join(f"--{name}={_EXAMPLES.get(name, '...')}" for name in missing)
-    return f"Expected more flags. Add them, such as {given}; see --help."
+    names = " and ".join(f"--{name}" for name in missing)
+    return f"{names} must be given. Add, for example, {given}; see --help."
   return text
 
 

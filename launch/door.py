@@ -132,12 +132,15 @@ def call(path: str | pathlib.Path, function: str, *arguments: str, where: str) -
   """Calls a function of a Python file.
 
   Raises:
-    ConfigError: it fails in any way; begins with `where`.
+    ConfigError: the file lacks the function, or fails in any way; begins with `where`.
   """
   if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # files may import from configs
   try:
-    return runpy.run_path(str(path))[function](*arguments)
+    names = runpy.run_path(str(path))
+    if function not in names:
+      raise LookupError(f"it defines no {function}()")
+    return names[function](*arguments)
   except Exception as error:
     own = isinstance(error, ConfigError) or type(error) is LookupError
     reason = str(error) if own else f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ class Rule(NamedTuple):
 def one_of(names: Iterable[str]) -> Rule:
   """A choice."""
   known = tuple(names)
-  return Rule(lambda x: x in known, ", ".join(known))
+  return Rule(lambda x: x in known, f"one of {', '.join(known)}")
 
 
 AT_LEAST_1 = Rule(lambda x: x >= 1, "at least 1")

@@ -144,8 +144,8 @@ class TrainingRun:
     if position["batch_size"] != rows:
       raise ConfigError(
         f"The config comes to {rows} rows a step; the run has {position['batch_size']}. "
-        "Keep its batch size, packing and number of devices, or start from its weights: "
-        f"--config.model.init_from={self.folder}, another --workdir."
+        "Keep its batch size, packing and number of devices, or start a new run from its "
+        f"weights: --config.model.init_from={self.folder} with another --workdir."
       )
     if step > steps:
       field = "duration" if self.settings.train.duration else "steps"

@@ -92,7 +92,10 @@ def check(
 
 def _anew(workdir: pathlib.Path) -> str:
   """How a new run starts from the weights of one that cannot go on with a config."""
-  return f"start from its weights: --config.model.init_from={workdir}, another --workdir"
+  return (
+    f"start a new run from its weights: --config.model.init_from={workdir} with another "
+    "--workdir"
+  )
 
 
 def has_begun(workdir: str | pathlib.Path) -> bool:

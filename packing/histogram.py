@@ -129,7 +129,7 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
   if lengths.ndim != 1 or lengths.size == 0 or lengths.dtype.kind not in "iu":
     raise InputError(
       f"lengths have shape {lengths.shape} of {lengths.dtype}; expected a non-empty vector "
-      "of integers. Count the tokens of each sequence."
+      "of integers. Count the tokens of each sequence: [len(x) for x in sequences]."
     )
   for wrong, remedy in (
     (lengths < 1, "Drop empty sequences."),
@@ -154,8 +154,9 @@ def check_same_lengths(lengths, histogram: Histogram) -> np.ndarray:
   counts = count_lengths(lengths, histogram.max_sequence_length)
   for index in np.flatnonzero(counts != histogram.counts)[:1]:
     raise InputError(
-      f"There are {counts[index]} lengths of {index + 1} tokens; the histogram has "
-      f"{histogram.counts[index]}. Make a plan from these lengths."
+      f"{counts[index]} of the lengths are {index + 1}; in the plan's histogram "
+      f"{histogram.counts[index]} are. Give the lengths that the plan was made from, or "
+      "make a plan from these."
     )
   return lengths
 

@@ -80,7 +80,7 @@ def check_options(algorithm: str, options: Iterable[str]):
       meant = "" if found[0] == name else f"Did you mean {found[0]}? "
       hint = f" {meant}It is an option of {', '.join(takers[found[0]])}."
     raise InputError(
-      f"An option of {algorithm} is {short_repr(name)}; expected "
+      f"{algorithm} has no option {short_repr(name)}; expected "
       f"{', '.join(known) or 'none'}.{hint}"
     )
 

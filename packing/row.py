@@ -177,7 +177,8 @@ def lay_out(
   ends = (starts + lengths).max(initial=0)
   if ends > row_length:
     raise InputError(
-      f"A pack has {ends} tokens; expected 1 to {row_length}, the length of its row."
+      f"A pack has {ends} tokens; expected 1 to {row_length}, the length of its row. Put "
+      "fewer or shorter sequences into it, or set a larger row_length."
     )
   counts = lengths[used]
   first = np.cumsum(counts) - counts  # of each sequence, among all tokens
@@ -210,11 +211,13 @@ def _lay_out_packs(lengths: list[list[int]], row_length: int, **geometry: int) -
     if not sum(of_pack):
       check_integer("row_length", row_length, at_least=1)
       raise InputError(
-        f"A pack has 0 tokens; expected 1 to {row_length}, the length of its row."
+        f"A pack has 0 tokens; expected 1 to {row_length}, the length of its row. Leave "
+        "out packs without tokens."
       )
     if not all(of_pack):
       raise InputError(
-        f"The sequences have {of_pack} tokens; expected at least one in each."
+        f"The sequences of a pack have {of_pack} tokens; expected at least one in each. "
+        "Drop empty sequences."
       )
   slots = np.zeros((len(lengths), max(map(len, lengths))), np.int64)
   for row, of_pack in zip(slots, lengths, strict=True):

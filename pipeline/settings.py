@@ -134,7 +134,10 @@ class DatasetSettings:
     for text in filter(None, map(str.strip, self.columns.split(","))):
       field, separator, name = text.partition("=")
       if not separator or not field.strip() or not name.strip():
-        raise InputError(f"columns is {short_repr(self.columns)}; expected FIELD=NAME,...")
+        raise InputError(
+          f"columns is {short_repr(self.columns)}; expected FIELD=NAME,..., such as "
+          "sentence=review where the source has a column review."
+        )
       known = dict(pairs).get(field.strip(), name.strip())
       expected = f"one name for {field.strip()}"
       check(known == name.strip(), "columns", self.columns, expected)

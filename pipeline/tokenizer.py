@@ -349,7 +349,12 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
   """
   try:
     text = pathlib.Path(path).read_text(encoding="utf-8")
-  except (OSError, UnicodeDecodeError) as error:
+  except OSError as error:
+    raise InputError(
+      f"Cannot read the vocabulary {path}: {error.strerror}. Name BERT's vocab.txt or a "
+      "tokenizer.json, or leave it out to learn a vocabulary."
+    ) from error
+  except UnicodeDecodeError as error:
     raise InputError(f"{path} is not a vocabulary of one token a line: {error}.") from error
   vocabulary = text.removesuffix("\n").split("\n")  # a token may have other line ends
   missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]

@@ -650,10 +650,10 @@ def test_what_is_read_is_not_written_over(folders, answer, tmp_path):
 @pytest.mark.parametrize(
   ("options", "name", "expected"),
   [
-    ((), "x.npy", "a name in .jsonl"),
-    ((), "x.csv", "a name in .jsonl"),
-    (("--embed",), "x.NPY", "a name in .npy, .parquet or .jsonl"),
-    (("--embed",), "x.csv", "a name in .npy, .parquet or .jsonl"),
+    ((), "x.npy", ".jsonl, since answers"),
+    ((), "x.csv", ".jsonl, since answers"),
+    (("--embed",), "x.NPY", ".npy, .parquet or .jsonl"),
+    (("--embed",), "x.csv", ".npy, .parquet or .jsonl"),
   ],
 )
 def test_a_name_of_another_format_is_refused(
@@ -662,4 +662,4 @@ def test_a_name_of_another_format_is_refused(
   out = tmp_path / name
   status, _, errors = answer(folders / "classification", *options, f"--out={out}")
   assert (status, out.exists()) == (2, False)
-  assert f"expected {expected}, since others hold JSON lines" in errors
+  assert f"expected a name that ends in {expected}" in errors

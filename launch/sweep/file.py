@@ -62,6 +62,9 @@ def load_sweep(path: str | pathlib.Path, options: Sequence[str] = ()) -> Sweep:
   Raises:
     ConfigError: the message says what is wrong, and where.
   """
+  if not pathlib.Path(path).is_file():
+    example = "configs/sweeps/ablations.py"
+    raise ConfigError(f"There is no sweep file {str(path)!r}. Try {example}.")
   return make_sweep(call(path, "get_sweep", where=str(path)), options, where=str(path))
 
 

@@ -92,8 +92,10 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
   counts[: kept.size] = kept
   beyond = int(histogram.counts[size:].sum())
   if beyond and too_long == "refuse":
+    longest = int(np.flatnonzero(histogram.counts)[-1]) + 1
     raise InputError(
-      f"{beyond} sequences exceed --max-sequence-length {size}. Raise it or set --too-long."
+      f"--max-sequence-length is {size}; {beyond} of the sequences are longer, up to "
+      f"{longest} tokens. Raise it to {longest}, or set --too-long to truncate or drop."
     )
   if too_long == "truncate":
     counts[-1] += beyond
@@ -122,15 +124,24 @@ def add_integer(command, flag: str, metavar: str, text: str, *, default: int | N
   command.add_argument(flag, metavar=metavar, type=int, default=default, help=text)
 
 
-def parse_depth(text: str) -> int | None:
-  """Parses a depth limit; None for "max"."""
+def parse_depth(flag: str, text: str, *, otherwise: str = "max") -> int | None:
+  """Parses a depth limit; None for "max".
+
+  Args:
+    flag: the flag that has the limit, for the message.
+    text: the limit.
+    otherwise: the words that the flag takes instead of a number, for the message.
+
+  Raises:
+    InputError: neither a number nor "max".
+  """
   if text == "max":
     return None
   try:
     depth = int(text)
   except ValueError:
     depth = 0
-  check(depth >= 1, "A depth", text, "a whole number of at least 1, or max")
+  check(depth >= 1, flag, text, f"a whole number of at least 1, or {otherwise}")
   return depth
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from packing.algorithms.progress import Progress
 from packing.batches import sorted_batches
 from packing.commands import arguments
-from packing.errors import InputError, UnsolvedError, check_integer
+from packing.errors import InputError, UnsolvedError, check, check_integer
 from packing.histogram import Histogram
-from packing.pack import ALGORITHMS, check_options, pack
+from packing.pack import ALGORITHMS, pack
 from packing.problem import Geometry
 
 # Headers by column. "ALGORITHM before" is the rounded plan of a least-squares algorithm, in
@@ -70,11 +70,16 @@ def run(options) -> str:
   """
   algorithms = [name.strip() for name in options.algorithms.split(",") if name.strip()]
   if not algorithms:
-    raise InputError(f"There is no algorithm; expected some of {', '.join(ALGORITHMS)}.")
-  depths = [arguments.parse_depth(text.strip()) for text in options.depths.split(",")]
+    raise InputError(
+      f"--algorithms is empty; expected some of sorted, {', '.join(ALGORITHMS)}."
+    )
+  depths = [
+    arguments.parse_depth("A limit of --depths", text.strip())
+    for text in options.depths.split(",")
+  ]
+  known = ("sorted", *ALGORITHMS)
   for name in algorithms:
-    if name != "sorted":
-      check_options(name, {})
+    check(name in known, "A name in --algorithms", name, f"one of {', '.join(known)}")
   geometry: dict[str, Any] = arguments.geometry(options)
   seed = geometry.pop("seed")
   check_integer("batch_size", options.batch_size, at_least=1)

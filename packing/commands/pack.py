@@ -56,7 +56,10 @@ def run(options) -> str:
   """Makes and writes the plan; returns the text to print."""
   # Check all arguments before any work.
   limit = options.max_sequences_per_pack
-  depth = "auto" if limit == "auto" else arguments.parse_depth(limit)
+  flag = "--max-sequences-per-pack"
+  depth: int | str | None = "auto"
+  if limit != "auto":
+    depth = arguments.parse_depth(flag, limit, otherwise="max, or auto")
   own: dict[str, Any] = dict(map(arguments.parse_option, options.option))
   check_options(options.algorithm, own)
   geometry: dict[str, Any] = arguments.geometry(options)

@@ -83,7 +83,8 @@ def lay_out(
       if start + length > row_length or slot >= max_sequences:
         raise ValueError(
           f"Row {row} has room for {row_length} tokens and {max_sequences} sequences; its "
-          f"sequences have {[sequence_length(s) for s in pack]} tokens."
+          f"sequences have {[sequence_length(s) for s in pack]} tokens. Give a larger "
+          "row_length or max_sequences, or split the pack."
         )
       here = slice(start, start + length)
       batch["segment_ids"][row, here] = slot + 1

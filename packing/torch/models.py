@@ -103,8 +103,8 @@ def options_of(config: Any) -> dict[str, Any]:
 def _check_tried(model_type: str):
   if reason := tried()["refused"].get(model_type):
     raise InputError(
-      f"PackedCollator has no rows for models of type {model_type}: {reason}. Pad, or "
-      "choose another model, such as one of type bert, modernbert or llama. "
+      f"PackedCollator does not pack for models of type {model_type}: {reason}. Pad the "
+      "batches, or choose another model, such as one of type bert, modernbert or llama. "
       "docs/isolation_atlas.md says whether another call keeps its sequences apart."
     )
   if model_type not in {*tried()["causal"], *tried()["bidirectional"]}:

@@ -235,7 +235,12 @@ def _files_of(spec: str) -> list[pathlib.Path]:
   found = [name] if path.is_file() else set(glob.glob(name, recursive=True))
   files = sorted(path for path in map(pathlib.Path, found) if path.is_file())
   if not files:
-    raise InputError(f"There is no {name!r}; expected a file, folder, glob or tfds:NAME.")
+    hint = ""
+    if name.startswith("hf:"):
+      hint = " A stream hf:NAME goes to data.stream of a run (docs/batches.md)."
+    raise InputError(
+      f"There is no {name!r}; expected stdlib, a file, folder, glob or tfds:NAME.{hint}"
+    )
   if split:
     raise InputError(f"{name} has no splits; found #{split}. Leave it out.")
   return files

@@ -193,7 +193,8 @@ def find_task(settings: DatasetSettings) -> tuple[Task, DatasetSettings]:
     ),
     (
       label_names and not task.names_labels,
-      f"labels is {short_repr(settings.labels)}; expected none for {name}",
+      f"labels is {short_repr(settings.labels)}; expected none for {name}, which has no "
+      "classes of your own. Leave it out",
     ),
   ):
     if is_wrong:

@@ -210,9 +210,9 @@ def test_what_a_run_stands_on_cannot_change(tmp_path, field, value, may_change):
   [
     ("train.steps", 9, "--allow_changed_config to accept it, or another --workdir."),
     ("data.directory", "moved", "--allow_changed_config to accept it"),
-    ("train.batch_size", 4, "--config.model.init_from={}, another --workdir."),
-    ("data.max_sequence_length", 64, "--config.model.init_from={}, another --workdir."),
-    ("optimizer.name", "adamw", "--config.model.init_from={}, another --workdir."),
+    ("train.batch_size", 4, "--config.model.init_from={} with another --workdir."),
+    ("data.max_sequence_length", 64, "--config.model.init_from={} with another --workdir."),
+    ("optimizer.name", "adamw", "--config.model.init_from={} with another --workdir."),
     ("model.size", "large", "Give the same ones, or give another --workdir."),
   ],
 )
