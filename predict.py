@@ -252,7 +252,7 @@ def _write(results: Iterator[Any], options: argparse.Namespace, opened: Opened):
 
 
 def _check_out(out: str, source: str, *, embed: bool):
-  """Refuses a name of another format, and to write over what is read, or beside it."""
+  """Rejects a name of another format, and a file that the input reads."""
   suffix = pathlib.Path(out).suffix
   formats = (".npy", ".parquet") if embed else ()
   fits = suffix in formats or suffix.lower() not in (".npy", ".parquet", ".csv", ".tsv")

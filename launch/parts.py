@@ -84,7 +84,9 @@ class Data(Part, DatasetSettings):
     except InputError as error:
       raise ConfigError(f"config.data.{error}") from error
     super().__post_init__()
-    check(self.task in TASK_HEADS, "data.task", self.task, ", ".join(TASK_HEADS))
+    check(
+      self.task in TASK_HEADS, "data.task", self.task, f"one of {', '.join(TASK_HEADS)}"
+    )
 
   @property
   def dataset(self) -> DatasetSettings:
@@ -139,15 +141,15 @@ class Packs(Rows):
   )
   max_sequences_per_pack: int = option(
     0,
-    "0: the smallest limit that costs at most 0.5 % more packs than no limit. For no "
-    "limit, give the row length.",
+    "0: the smallest limit that costs at most 0.5 % more packs than no limit. Use "
+    "the row length for no limit.",
     AT_LEAST_0,
     shared=True,
   )
   row_length: int = option(
     0,
-    "in tokens; 0: data.max_sequence_length; -1: the shortest that holds the longest "
-    "sequence and packs well, chosen from the lengths",
+    "length of a row in tokens; 0: data.max_sequence_length; -1: the run chooses the "
+    "shortest that holds the longest sequence and packs well",
     Rule(lambda x: x in (CHOSEN, 0) or 5 <= x <= 65535, "-1, 0, or 5 to 65535 tokens"),
   )
   throughput_rounds: int = option(
@@ -199,7 +201,9 @@ class AtomRows(Rows):
   """Documents cut into atoms, which are shuffled and share rows in their new order."""
 
   atom_size: int = option(
-    0, "of all but packed: in tokens; 0: the row length", name="data.atom_size"
+    0,
+    "concat, concat_isolated, padding: tokens of an atom; 0: the row length",
+    name="data.atom_size",
   )
 
   def __post_init__(self):
@@ -345,7 +349,9 @@ class Optimizer(Part):
   warmup: str = option(
     "", 'Instead of warmup_steps, such as "0.1 epochs" or "5e4 sequences".'
   )
-  b1: float = option(0.9, "sgd: the momentum", INNER_FRACTION)
+  b1: float = option(
+    0.9, "lamb, adamw: decay rate of the first moment; sgd: the momentum", INNER_FRACTION
+  )
   weight_decay: float = option(0.01, "not for biases and LayerNorm", NOT_NEGATIVE)
   decay: str = option(
     "linear",
@@ -377,8 +383,12 @@ class Sgd(Optimizer):
 class Adaptive(Optimizer):
   """An optimizer that divides by the root of a second moment."""
 
-  b2: float = option(0.999, "only lamb and adamw", INNER_FRACTION, shared=True)
-  eps: float = option(1e-6, "only lamb and adamw", POSITIVE, shared=True)
+  b2: float = option(
+    0.999, "lamb, adamw: decay rate of the second moment", INNER_FRACTION, shared=True
+  )
+  eps: float = option(
+    1e-6, "lamb, adamw: added to the root of the second moment", POSITIVE, shared=True
+  )
   bias_correction: bool = option(True, "lamb, adamw: correct the moments for their bias")
 
 

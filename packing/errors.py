@@ -94,7 +94,7 @@ def multiples_near(value: int, of: int) -> str:
 
 
 def as_array(values) -> np.ndarray:
-  """`np.asarray`, but lists of different lengths give objects, for a check to refuse.
+  """`np.asarray`, but lists of different lengths give objects, which a check then rejects.
 
   Example:
     >>> as_array([[1, 2], [3]]).dtype

@@ -58,7 +58,7 @@ def algorithm_options(algorithm: str) -> dict[str, object]:
 
 
 def check_options(algorithm: str, options: Iterable[str]):
-  """Refuses names that are not options of the algorithm.
+  """Rejects names that are not options of the algorithm.
 
   Raises:
     InputError: the algorithm or an option is unknown.

@@ -56,7 +56,7 @@ class Problem:
 
   @property
   def most_that_fit(self) -> int:
-    """The most sequences that a row can hold if there is no depth limit."""
+    """The most sequences that a row can hold without a depth limit."""
     return self.capacity // int(self.sizes[0])
 
   @functools.cached_property

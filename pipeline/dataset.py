@@ -81,7 +81,8 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
     reason = f"{type(error).__name__}: {error}"
     raise InputError(
-      f"{directory} is not a prepared dataset ({reason[:200]}). Name another."
+      f"{directory} is not a prepared dataset ({reason[:200]}). Name another folder; "
+      "python -m pipeline prepare makes one."
     ) from error
   wrong = ""
   if version != VERSION:

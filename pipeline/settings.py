@@ -38,7 +38,7 @@ class DatasetSettings:
     "files, tfds:NAME, ...: docs/data.md"
   )
   max_sequence_length: int = _field(
-    "in tokens, special tokens included; also of a row by default"
+    "the longest sequence in tokens, with special tokens; by default also the row length"
   )
   vocab_size: int = _field(
     "size of the vocabulary learned from the corpus; word pieces have more if the "

@@ -237,7 +237,7 @@ def _read_json(path: pathlib.Path) -> tuple[tokenizers.Tokenizer, list[str]]:
   if size > (most := path.stat().st_size):  # each token takes several bytes of the file
     raise InputError(
       f"{path} has a token with the id {size - 1:,}; a file of {most:,} bytes cannot have "
-      "so many tokens. Mend its ids."
+      "that many tokens. Correct its ids, or give another file."
     )
   vocabulary = [f"[unused {number}]" for number in range(size)]
   for token, number in ids.items():

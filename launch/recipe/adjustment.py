@@ -272,7 +272,7 @@ def _check_devices(train: Train, number: int):
     near = multiples_near(rows, number)
     expected = f"a multiple of the {number} devices, such as {near}"
     check(rows % number == 0, f"train.{name}", rows, expected)
-  expected = f"a divisor of the {number} devices"
+  expected = f"a divisor of {number}, the number of devices"
   check(number % train.fsdp == 0, "train.fsdp", train.fsdp, expected)
 
 

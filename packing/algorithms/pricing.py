@@ -212,7 +212,7 @@ class _Pairs:
   """For each size, the best one or two items beside it: every pair is tried."""
 
   def __init__(self, problem: Problem, weights: np.ndarray):
-    # Entry 0 stands for no item.
+    # Entry 0 marks an unused slot.
     self._sizes = sizes = np.concatenate([[0], problem.sizes])
     weights = np.concatenate([[0], weights])
     value = np.maximum.accumulate(weights)  # of the best item of at most a size

@@ -28,7 +28,7 @@ class Placed:
     pack: makes few packs of some sequences, given their indices.
     quick: makes packs more quickly, which may be more.
     bound: gives a number of packs that some sequences need at least.
-    least: if each device has so many packs, no fewer are possible.
+    least: no plan has fewer packs per device than this.
 
   Attributes:
     device_of: int64[G]; the device of each group.
@@ -86,7 +86,7 @@ class Placed:
     dealt.level(values, enough=enough, ceiling=ceiling)
 
   def _place(self, device_of: np.ndarray, changed: Sequence[int], most: int) -> bool:
-    """Takes other devices for some groups, if so many packs suffice where that changes."""
+    """Moves some groups to other devices if `most` packs suffice on each changed one."""
     members = [np.flatnonzero(device_of[self._group_of] == d) for d in changed]
     if any(own.size and self._bound(own) > most for own in members):
       return False
@@ -104,7 +104,7 @@ class Placed:
     return True
 
   def _save(self, most: int) -> bool:
-    """Exchanges groups until each device has so many packs; whether all have."""
+    """Exchanges groups until no device has more than `most` packs; whether that worked."""
     for high in [d for d, packs in enumerate(self.packs) if len(packs) > most]:
       load = np.bincount(self.device_of, self._shares, self._devices)
       others = [d for d in np.argsort(load, kind="stable") if len(self.packs[d]) <= most]
@@ -113,9 +113,9 @@ class Placed:
     return True
 
   def _relieve(self, high: int, low: int, load: np.ndarray, most: int) -> bool:
-    """Exchanges groups of two devices so that both have so many packs, if that is found."""
+    """Exchanges groups of two devices so that both have at most `most` packs, if it can."""
     first, second = (np.flatnonzero(self.device_of == d) for d in (high, low))
-    partners = np.append(second, -1)  # the last is no group
+    partners = np.append(second, -1)  # -1 stands for exchanging with nothing
     moved = self._shares[first][:, None] - np.append(self._shares[second], 0)
     fits = (moved > 0) & (load[low] + moved <= most)
     distance = np.where(fits, np.abs(moved - (load[high] - load[low]) / 2), np.inf)

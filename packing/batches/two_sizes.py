@@ -15,7 +15,10 @@ import numpy as np
 Packs = list[list[int]]
 
 _PACKS = 6  # that are packed again at a time
-_ROUNDS = 60, 2  # in which packs are packed again: so many, and so many for each pack
+_ROUNDS = (
+  60,
+  2,
+)  # in which packs are packed again: a fixed number, and a number for each pack
 _NOISE = 0.05  # of an item's share, so that other items share a pack each time
 
 
@@ -150,7 +153,7 @@ def _exchanged(items: _Items, of_one, scarcer: int) -> Packs:
   pack_of[free] = np.arange(free.size) % number
   space = np.tile(items.limits, (number, 1))
   np.subtract.at(space, pack_of, items.sizes)
-  # The last is no item: exchanging with it moves an item.
+  # The last stands for nothing: exchanging an item with it only moves the item.
   sizes = np.append(items.sizes, np.zeros((1, 2), np.int64), axis=0)
   for _ in range(pack_of.size):
     here = int((space[:, 1 - scarcer] / items.limits[1 - scarcer]).argmin())

@@ -125,8 +125,8 @@ class PackedCollator:
         model of images and text gives those of its text model.
       row_length: S, in tokens.
       attention: `auto` takes what the model's `attn_implementation` takes: `flash` for
-        FlashAttention, `flex` for FlexAttention, `mask` for the others. Another form than
-        that is refused.
+        FlashAttention, `flex` for FlexAttention, `mask` for the others. Any other form is
+        an error.
       options: other attributes, in place of those of the config.
 
     Raises:

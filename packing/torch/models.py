@@ -41,7 +41,7 @@ def text_config(config: Any) -> Any:
   """The config of the text model in the config of a model of images and text, or itself.
 
   Raises:
-    InputError: this is no config of a model of transformers.
+    InputError: `config` is not the config of a model of transformers.
   """
   expected = "the config of a model of transformers, such as model.config"
   check(hasattr(config, "model_type"), "model_config", config, expected)

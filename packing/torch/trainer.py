@@ -65,8 +65,8 @@ def packed_trainer(
     options: others of `Trainer`, such as `compute_metrics` and `callbacks`.
 
   Raises:
-    InputError: the model or an example is refused, or an option of `args` does not fit
-      rows.
+    InputError: the model or an example cannot be packed, or an option of `args` does not
+      fit rows.
 
   Example:
     >>> trainer = packed_trainer(  # doctest: +SKIP

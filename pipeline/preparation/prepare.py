@@ -32,6 +32,7 @@ from pipeline.tokenizer import Tokenizer
 
 MAX_CLASSES = 1000  # that are found in the data
 _LOCK = ".lock"
+_OTHER_FOLDER = "another --out (config.data.directory in a run)"
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 
 
@@ -307,10 +308,13 @@ def _open_same(
   ]
   if differences:
     raise InputError(
-      f"{directory} has other settings ({'; '.join(differences)}). Name another folder."
+      f"{directory} has other settings ({'; '.join(differences)}). Give the same ones, or "
+      f"{_OTHER_FOLDER}."
     )
   if vocabulary and vocabulary.definition != dataset.tokenizer.definition:
-    raise InputError(f"{directory} has another vocabulary. Name another folder.")
+    raise InputError(
+      f"{directory} has another vocabulary. Give its own, or {_OTHER_FOLDER}."
+    )
   _check_sources(dataset, settings, fields)
   return dataset
 
@@ -353,14 +357,14 @@ def _check_sources(
       ]
       raise InputError(
         f"{specs[split]} has changed since {directory} was prepared "
-        f"({', '.join(changes) or 'other names of files'}). Name another folder for a new "
-        "dataset, or restore the source."
+        f"({', '.join(changes) or 'other names of files'}). Restore the source, or prepare "
+        f"a new dataset: give {_OTHER_FOLDER}."
       )
     written = (directory / MANIFEST).stat().st_mtime_ns
     inputs = [entry for partition in partitions for entry in partition.inputs()]
     if later := [name for name, _, changed in inputs if changed > written]:
       print(
         f"WARNING: {later[0]} changed after {directory} was prepared, which keeps "
-        "what it had. To prepare it again, name another folder.",
+        f"what it had. To prepare it again, give {_OTHER_FOLDER}.",
         file=sys.stderr,
       )

@@ -62,7 +62,7 @@ class DocumentFields:
       file holds running text.
     classes: fields whose values are classes, or lists of classes. Where a source names its
       own classes, their numbers become names.
-    similar: a pattern of names that are no field, but probably mean one; "" for none.
+    similar: a pattern of names that are not fields, but probably mean one; "" for none.
   """
 
   required: tuple[str, ...]
@@ -153,7 +153,7 @@ def _named(value: Any, names: Sequence[str]) -> Any:
 
 
 def text_in(document: Document, field: str) -> str:
-  """The text in a field of a document; raises InputError if it is no text."""
+  """The text in a field of a document; raises InputError if it is not text."""
   if not isinstance(value := document.fields[field], str):
     raise InputError(f"{document.where}: {field} is {short_repr(value)}; expected text.")
   return value

@@ -123,7 +123,7 @@ def score(
     different positives of all records: the fractions `accuracy_at_1` and `accuracy_at_10`
     with a right text that high; `mrr`, the mean reciprocal rank of the first right text,
     which is `score`; `map_at_100` and `ndcg_at_10`. All positives of an anchor are right,
-    its own text is no candidate, and a tie counts against the right text. `loss` is the
+    its own text is not a candidate, and a tie counts against the right text. `loss` is the
     cross-entropy in nats of each record's positive, among it and the wrong texts. With
     scores: `loss`, the mean squared error of the cosine; `pearson`; and `spearman`, which
     is `score`. For both, `sequences`, the number of records.
