@@ -94,8 +94,9 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
   if beyond and too_long == "refuse":
     longest = int(np.flatnonzero(histogram.counts)[-1]) + 1
     raise InputError(
-      f"--max-sequence-length is {size}; {beyond} of the sequences are longer, up to "
-      f"{longest} tokens. Raise it to {longest}, or set --too-long to truncate or drop."
+      f"--max-sequence-length is {size}; the longest sequence has {longest} tokens, and "
+      f"{beyond} of {histogram.num_sequences} are too long. Raise it to {longest}, or set "
+      "--too-long to truncate or drop."
     )
   if too_long == "truncate":
     counts[-1] += beyond

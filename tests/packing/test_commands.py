@@ -246,7 +246,7 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
     ("pack COLA --max-sequences-per-pack 0", "of at least 1, or max, or auto."),
     (
       "pack COLA --max-sequence-length 40",
-      "longer, up to 47 tokens. Raise it to 47, or set --too",
+      "are too long. Raise it to 47, or set --too-long to truncate or drop.",
     ),
     ("pack COLA --algorithm nnlshp", "max_sequences_per_pack="),
     ("pack --lengths nothing.npy", "There is no nothing.npy"),
