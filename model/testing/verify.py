@@ -41,6 +41,11 @@ ROW_LENGTH = 128  # tokens; the smallest that splash takes
 LENGTHS = (128, 60, 50, 18, 2, 2, 2, 1, 33, 70)
 # For ModernBERT, a global layer and a local one with a window shorter than most sequences.
 _LOCAL = {"global_every": 2, "local_window": 32}
+# Encoders of BERT's kind, in which other parts are absent.
+_ABSENT = {"next_sentence": False, "pooler": False}
+_ROBERTA = {"variant": "roberta", "type_vocab_size": 1, "position_offset": 2} | _ABSENT
+_DISTILBERT = {"variant": "distilbert", "type_vocab_size": 0} | _ABSENT
+_ELECTRA = {"variant": "electra", "embedding_size": 48} | _ABSENT
 # Name: family, head, and fields of the config.
 HEADS: dict[str, tuple[str, str, dict]] = {
   "masked tokens, next sentence": ("bert", "pretraining", {}),
@@ -54,6 +59,12 @@ HEADS: dict[str, tuple[str, str, dict]] = {
   "token classes": ("bert", "token_classification", {"num_labels": 3}),
   "question answering": ("bert", "question_answering", {}),
   "embeddings": ("bert", "encoder", {}),
+  "RoBERTa, masked tokens": ("bert", "pretraining", _ROBERTA),
+  "RoBERTa, sequence classes": ("bert", "sequence_classification", _ROBERTA),
+  "DistilBERT, sequence classes": ("bert", "sequence_classification", _DISTILBERT),
+  "DistilBERT, question answering": ("bert", "question_answering", _DISTILBERT),
+  "ELECTRA, masked tokens": ("bert", "pretraining", _ELECTRA),
+  "ELECTRA, token classes": ("bert", "token_classification", _ELECTRA),
   "ModernBERT, masked tokens": ("modern_bert", "pretraining", _LOCAL),
   "ModernBERT, sequence classes": (
     "modern_bert",
@@ -432,12 +443,14 @@ def _random_params(config: ModelConfig, head: str):
 def _random_sequences(config: ModelConfig, head: str) -> list[dict]:
   rng = np.random.default_rng(1)
   vocab_size, num_labels = config.vocab_size, getattr(config, "num_labels", 2)
-  token_types = min(getattr(config, "type_vocab_size", 2), 2)
+  token_types = 1 if getattr(config, "type_vocab_size", 2) < 2 else 2
+  padding = getattr(config, "position_offset", 0) - 1  # which is never in a sequence
   longest = min(ROW_LENGTH, config.max_position_embeddings)
   sequences = []
   for length in np.minimum(LENGTHS, longest).tolist():
+    tokens = rng.integers(vocab_size, size=length)
     sequence: dict = {
-      "input_ids": rng.integers(vocab_size, size=length),
+      "input_ids": np.where(tokens == padding, padding + 1, tokens),
       "token_type_ids": (np.arange(length) >= length // 2) % token_types,
     }
     if head == "pretraining":
@@ -483,8 +496,10 @@ def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]
 
 
 def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
-  causal, is_bert = architecture == "GPT2LMHeadModel", architecture.startswith("Bert")
-  names = ("input_ids", "token_type_ids") if is_bert else ("input_ids",)
+  causal, has_types = architecture == "GPT2LMHeadModel", ("Bert", "Electra")
+  names = ["input_ids"]
+  if architecture.startswith(has_types) and model.config.type_vocab_size > 1:
+    names.append("token_type_ids")
   inputs = {n: torch.tensor(np.asarray(sequence[n], np.int64)[None]) for n in names}
   with torch.no_grad():
     result = model(**inputs)
@@ -495,9 +510,9 @@ def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
       "mlm_logits": result.prediction_logits[0].numpy()[sequence["mlm_positions"]],
       "nsp_logits": result.seq_relationship_logits.numpy(),
     }
-  if architecture == "ModernBertForMaskedLM":
+  if architecture.endswith("ForMaskedLM"):
     return {"mlm_logits": result.logits[0].numpy()[sequence["mlm_positions"]]}
-  if architecture in ("BertModel", "ModernBertModel"):
+  if architecture.endswith("Model"):
     hidden = result.last_hidden_state[0]
     outputs = {"sequence_mean": hidden.mean(0), "sequence_cls": hidden[0]}
     if getattr(result, "pooler_output", None) is not None:

@@ -90,7 +90,14 @@ def test_the_command_prints_a_table_and_fails_with_a_row(monkeypatch, capsys, br
 
 
 @pytest.mark.parametrize(
-  "head", ["masked tokens, next sentence", "next tokens, learned positions"]
+  "head",
+  [
+    "masked tokens, next sentence",
+    "RoBERTa, masked tokens",
+    "DistilBERT, question answering",
+    "ELECTRA, token classes",
+    "next tokens, learned positions",
+  ],
 )
 @pytest.mark.extra("torch", "transformers")
 def test_the_reference_agrees(head):
