@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
