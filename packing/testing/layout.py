@@ -39,13 +39,18 @@ def lay_out(
     count from the start of the row.
 
   Raises:
-    ValueError: a row does not fit.
+    ValueError: a row does not fit, or a pack is not a list.
 
   Example:
     >>> batch = lay_out([[{"input_ids": [7, 8]}, {"input_ids": [9]}]], row_length=4)
     >>> batch["segment_ids"].tolist(), batch["position_ids"].tolist()
     ([[1, 1, 2, 0]], [[0, 1, 0, 0]])
   """
+  for pack in packs:
+    if isinstance(pack, Mapping):
+      raise ValueError(
+        "A pack is a sequence; expected a list of sequences. Put a single one in a list."
+      )
   sequences = [sequence for pack in packs for sequence in pack]
   if not sequences:
     raise ValueError("Expected at least one sequence, found none.")

@@ -61,6 +61,7 @@ def test_embeddings_and_numbers_keep_their_type():
     ([[A, B]], {"row_length": 4}, r"Row 0 has room for 4 tokens .* \[3, 2\] tokens"),
     ([[A], [A, B]], {"row_length": 7, "max_sequences": 1}, "Row 1 has room .* 1 sequences"),
     ([[]], {"row_length": 7}, "at least one sequence"),
+    ([A, B], {"row_length": 7}, "A pack is a sequence; .* Put a single one in a list"),
   ],
 )
 def test_what_does_not_fit_is_refused(packs, fields, message):

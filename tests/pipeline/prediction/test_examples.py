@@ -168,7 +168,7 @@ def test_a_file_in_the_layout_of_squad_and_a_context_without_windows(tmp_path, t
 
 def test_settings_are_checked_at_once_and_examples_come_one_by_one(tmp_path, tokenizer):
   for settings, message in (
-    (settings_of("glue/cola"), "There is no .*; expected a file"),
+    (settings_of("glue/cola"), "There is no .*; expected stdlib, a file"),
     (settings_of("glue/cola", columns="text=a"), "in columns is 'text'; expected one of"),
   ):
     with pytest.raises(InputError, match=message):
