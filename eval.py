@@ -184,7 +184,7 @@ def open_model(run: RunSettings, folder: pathlib.Path) -> weights.StoredModel:
   if stored.head != head:
     needed = MODELS[stored.config.FAMILY][head].__name__
     raise ConfigError(
-      f"{folder} holds a {stored.kind.__name__}, but config.data.task={task} "
+      f"{folder} holds a {stored.name}, but config.data.task={task} "
       f"needs a {needed}. Train one: train.py with --config.model.init_from={folder}."
     )
   several = getattr(stored.config, "multi_label", False)

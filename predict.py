@@ -357,7 +357,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     longest = pooling.max_length if longest is None else longest
   elif default_task(stored.head, 1) is None:
     raise InputError(
-      f"{folder} holds a {stored.kind.__name__}, which cannot answer examples. Give "
+      f"{folder} holds a {stored.name}, which cannot answer examples. Give "
       f"--embed for embeddings, or train it: train.py --config.model.init_from={folder}."
     )
   config = stored.config_as(model.EncoderConfig)

@@ -17,7 +17,7 @@ from launch.settings import RunSettings
 from model import hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
-from model.models import draw_params, model_of
+from model.models import draw_params, name_of
 from training import processes
 from training.errors import ConfigError
 
@@ -306,7 +306,7 @@ def initial_params(
       params.pop(name, None)
   missing = [name for name in _HEAD if name in needed and name not in params]
   if missing:
-    theirs, ours = stored.kind.__name__, model_of(config, head).__name__
+    theirs, ours = stored.name, name_of(config, head)
     if stored.head == head and head in _CLASSIFIERS:
       theirs += f" with {sizes.num_labels} classes {', '.join(stored.labels)}".rstrip()
       ours += f" with {config.num_labels} classes {', '.join(labels)}".rstrip()

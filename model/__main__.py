@@ -171,7 +171,7 @@ def _summary(out: str, stored: weights.StoredModel, params: weights.Params) -> d
   folder = pathlib.Path(out)
   return {
     "directory": str(folder),
-    "architecture": stored.kind.__name__,
+    "architecture": stored.name,
     "parameters": sum(x.size for x in jax.tree.leaves(params)),
     "vocab_size": stored.config.vocab_size,
     "tokenizer": _tokenizer_in(folder, stored.vocabulary),

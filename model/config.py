@@ -252,6 +252,7 @@ class Variant(NamedTuple):
   """How the heads of an encoder of BERT's kind differ from BERT's.
 
   Attributes:
+    name: with which the names of its classes in transformers begin.
     activation: of the dense layer between a sequence's first token and its class: "tanh",
       "relu" or "gelu".
     drops_first_token: whether there is also a dropout before this layer.
@@ -260,6 +261,7 @@ class Variant(NamedTuple):
     counts_from_padding: whether positions begin after the id of padding.
   """
 
+  name: str
   activation: str = "tanh"
   drops_first_token: bool = False
   drops_before_answers: bool = False
@@ -267,15 +269,15 @@ class Variant(NamedTuple):
   counts_from_padding: bool = False
 
 
-_ROBERTA = Variant(drops_first_token=True, counts_from_padding=True)
+_ROBERTA = Variant("Roberta", drops_first_token=True, counts_from_padding=True)
 # By the `model_type` of transformers.
 VARIANTS = {
-  "bert": Variant(),
+  "bert": Variant("Bert"),
   "roberta": _ROBERTA,
-  "xlm-roberta": _ROBERTA,
-  "camembert": _ROBERTA,
-  "distilbert": Variant("relu", drops_before_answers=True, has_pooler=False),
-  "electra": Variant("gelu", drops_first_token=True, has_pooler=False),
+  "xlm-roberta": _ROBERTA._replace(name="XLMRoberta"),
+  "camembert": _ROBERTA._replace(name="Camembert"),
+  "distilbert": Variant("DistilBert", "relu", drops_before_answers=True, has_pooler=False),
+  "electra": Variant("Electra", "gelu", drops_first_token=True, has_pooler=False),
 }
 
 

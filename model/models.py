@@ -15,7 +15,7 @@ from model.bert import (
   BertModel,
 )
 from model.blocks import Transformer
-from model.config import ModelConfig
+from model.config import VARIANTS, ModelConfig
 from model.gpt2 import Gpt2
 from model.modern_bert import (
   ModernBertForMaskedLM,
@@ -64,6 +64,25 @@ def model_of(config: ModelConfig, head: str) -> type[Transformer]:
   if head not in models:
     raise ValueError(f"{config.FAMILY} has no head {head!r}; expected {', '.join(models)}.")
   return models[head]
+
+
+def name_of(config: ModelConfig, head: str) -> str:
+  """The name of a model, which tells its variant.
+
+  Example:
+    >>> from model import BertConfig
+    >>> absent = {"next_sentence": False, "pooler": False, "variant": "electra"}
+    >>> config = BertConfig.from_size(
+    ...   "tiny", vocab_size=11, max_position_embeddings=7, **absent
+    ... )
+    >>> name_of(config, "question_answering")
+    'ElectraForQuestionAnswering'
+  """
+  name, variant = model_of(config, head).__name__, getattr(config, "variant", "bert")
+  if variant == "bert":
+    return name
+  name = name.replace("Bert", VARIANTS[variant].name, 1)
+  return name.replace("ForPreTraining", "ForMaskedLM")  # none predicts next sentences
 
 
 def metric_of(head: str) -> str:

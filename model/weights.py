@@ -24,7 +24,7 @@ from orbax.checkpoint import v1 as ocp
 from model.blocks import Transformer
 from model.config import BertConfig, ModelConfig
 from model.files import parse_json, write_json, write_text
-from model.models import CONFIGS, MODELS, abstract_model, model_of
+from model.models import CONFIGS, MODELS, abstract_model, model_of, name_of
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
@@ -85,11 +85,16 @@ class StoredModel:
     """The class of the model."""
     return model_of(self.config, self.head)
 
+  @property
+  def name(self) -> str:
+    """The name of the model, which tells its variant."""
+    return name_of(self.config, self.head)
+
   def config_as(self, kind: type[_Config]) -> _Config:
     """The config, after checking its class; raises WeightsError for another class."""
     if not isinstance(self.config, kind):
       name = kind.__name__.removesuffix("Config")
-      raise WeightsError(f"{self.directory} is a {self.kind.__name__}; expected a {name}.")
+      raise WeightsError(f"{self.directory} is a {self.name}; expected a {name}.")
     return self.config
 
 

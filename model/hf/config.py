@@ -70,17 +70,21 @@ _HEADS = {
 }
 
 
-def _of_berts_kind(name: str, more_heads: Mapping[str, str], **fields: str) -> _Family:
+def _architectures(variant: str, heads: Mapping[str, str]) -> dict[str, str]:
+  return {f"{VARIANTS[variant].name}{end}": head for end, head in heads.items()}
+
+
+def _of_berts_kind(variant: str, more_heads: Mapping[str, str], **fields: str) -> _Family:
   """An encoder that `config.json` describes as it does a BERT.
 
   Args:
-    name: with which the names of its architectures begin.
+    variant: a key of `VARIANTS`.
     more_heads: heads of other architectures, by the ends of their names.
     fields: more of `_Family.fields`.
   """
   return _Family(
     BertConfig,
-    {f"{name}{end}": head for end, head in (_HEADS | more_heads).items()},
+    _architectures(variant, _HEADS | more_heads),
     _BERT_FIELDS | fields,
     {
       "hidden_act": ("gelu",),
@@ -95,10 +99,10 @@ def _of_berts_kind(name: str, more_heads: Mapping[str, str], **fields: str) -> _
   )
 
 
-_BERT = _of_berts_kind("Bert", {"ForPreTraining": "pretraining"})
+_BERT = _of_berts_kind("bert", {"ForPreTraining": "pretraining"})
 _DISTILBERT = _Family(
   BertConfig,
-  {f"DistilBert{end}": head for end, head in _HEADS.items()},
+  _architectures("distilbert", _HEADS),
   {
     "vocab_size": "vocab_size",
     "hidden_size": "dim",
@@ -172,12 +176,12 @@ _END_ID = 50256  # of <|endoftext|> in GPT-2's own vocabulary
 _ENDS = "<|endoftext|>", "</s>", "<eos>", "[SEP]"  # the first one ends a text in training
 _FAMILIES = {  # by model_type
   "bert": _BERT,
-  "roberta": _of_berts_kind("Roberta", {}),
-  "xlm-roberta": _of_berts_kind("XLMRoberta", {}),
-  "camembert": _of_berts_kind("Camembert", {}),
+  "roberta": _of_berts_kind("roberta", {}),
+  "xlm-roberta": _of_berts_kind("xlm-roberta", {}),
+  "camembert": _of_berts_kind("camembert", {}),
   "distilbert": _DISTILBERT,
   "electra": _of_berts_kind(
-    "Electra", {"ForPreTraining": "encoder"}, embedding_size="embedding_size"
+    "electra", {"ForPreTraining": "encoder"}, embedding_size="embedding_size"
   ),
   "modernbert": _MODERN_BERT,
   "gpt2": _GPT2,
