@@ -76,8 +76,9 @@ from training.step import ModelProgram
 
 _EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
 import), or a Hugging Face directory of BertForSequenceClassification,
-BertForTokenClassification, BertForQuestionAnswering or one of ModernBERT's classifiers;
-with --embed, of any BERT or ModernBERT. A run determines the task and how text is split;
+BertForTokenClassification, BertForQuestionAnswering, the same heads of RoBERTa, XLM-R,
+CamemBERT, DistilBERT and ELECTRA, or one of ModernBERT's classifiers; with --embed, of any
+of these encoders. A run determines the task and how text is split;
 its best checkpoint is used if the run keeps it (train.keep_best), otherwise the newest.
 
 input:
@@ -153,7 +154,7 @@ def run(options: argparse.Namespace):
 def embed(
   folder: str | pathlib.Path, sentences: Iterable[str], *, pooling: str = AUTO
 ) -> np.ndarray:
-  """Computes embeddings of texts with any BERT or ModernBERT, on packed batches.
+  """Computes embeddings of texts with any encoder of `model`, on packed batches.
 
   Args:
     folder: the folder of a run or an imported model, or a Hugging Face directory.
