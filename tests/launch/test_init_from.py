@@ -106,6 +106,46 @@ def test_shapes_come_from_the_weights_and_the_rest_from_the_config(tmp_path):
   assert int(state["step"]) == 0
 
 
+ROBERTA = {
+  "variant": "roberta",
+  "type_vocab_size": 1,
+  "position_offset": 2,
+  "next_sentence": False,
+}
+
+
+def test_a_run_from_a_roberta_is_a_roberta(tmp_path, capsys):
+  """It keeps where positions begin, and its own pooler is no layer of a classifier."""
+  folder = write(tmp_path / "hf", head="encoder", **ROBERTA)
+  assert "pooler" in hf.open_model(folder).load()
+  config = config_for(folder)
+  config.data.max_sequence_length = 31
+  made, params = start(config, CLASSIFIER, labels=("a", "b"))
+  assert isinstance(made, BertConfig)
+  assert {name: getattr(made, name) for name in ROBERTA} == ROBERTA
+  told = capsys.readouterr().out
+  assert "has 23 positions, the run has 31: initialising the last 8 at random" in told
+  assert "is a RobertaModel, the run trains a RobertaForSequenceClassification: ini" in told
+  assert "initialising classifier_transform, classifier at random" in told
+  table = params["embeddings"]["position"]["embedding"]
+  assert table.shape[0] == 2 + 31
+  given = dataclasses.replace(TINY, **ROBERTA)
+  expected = random_params(given, "encoder")["embeddings"]["position"]["embedding"]
+  np.testing.assert_array_equal(table[:25], expected)
+
+
+def test_a_roberta_predicts_no_next_sentence(tmp_path):
+  folder = write(tmp_path / "hf", **ROBERTA)
+  with pytest.raises(ConfigError, match=r"model\.next_sentence is True; expected False"):
+    start(config_for(folder))
+  config = config_for(folder)
+  config.data.task, config.model.next_sentence = "documents", False
+  made, params = start(config)
+  assert made.variant == "roberta"
+  given = dataclasses.replace(TINY, **ROBERTA)
+  assert_equal(params, random_params(given))
+
+
 def test_longer_sequences_get_positions_of_their_own(tmp_path, capsys):
   """Phase 2 of BERT's pretraining: old rows the same bits, new ones drawn and told."""
   config = config_for(write(tmp_path / "hf"))
