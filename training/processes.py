@@ -50,7 +50,8 @@ def start():
   if coordinator in ("", "auto"):
     if any(numbers):
       raise ConfigError(
-        f"--coordinator is {coordinator!r}; --processes and --process need HOST:PORT."
+        f"--coordinator is {coordinator!r}, but --processes and --process are given. Give "
+        "--coordinator=HOST:PORT, at which process 0 listens, or leave both out."
       )
     if not coordinator:
       return

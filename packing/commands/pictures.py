@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import pathlib
 
 import numpy as np
 
-from packing import files
+from packing import errors, files
 from packing.commands.advisor import Advice
 from packing.errors import InputError
 
@@ -19,8 +20,10 @@ def check(path):
   """Checks that a picture can be drawn and written.
 
   Raises:
-    InputError: matplotlib is missing, or the file cannot be written.
+    InputError: matplotlib is missing, the file is not called .png, or it cannot be written.
   """
+  is_png = pathlib.Path(path).suffix.lower() == ".png"
+  errors.check(is_png, "--picture", str(path), "a file whose name ends in .png")
   try:
     import matplotlib.figure  # noqa: F401
   except ImportError as error:
