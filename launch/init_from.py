@@ -97,7 +97,7 @@ def _check_shape(run: RunSettings, sizes: model.ModelConfig):
   if isinstance(sizes, model.BertConfig) and sizes.variant != "bert":
     if run.head == "pretraining":
       check(
-        not run.model.config.next_sentence,
+        not getattr(run.model.config, "next_sentence", False),
         "model.next_sentence",
         True,
         f"False, since {_FIELD}={directory} is a {sizes.variant}",

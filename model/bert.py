@@ -170,9 +170,11 @@ class BertForSequenceClassification(Bert):
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
-    # That of the other variants is no pooler: their pretraining does not know it.
-    name = "pooler" if config.variant == "bert" else "classifier_transform"
-    setattr(self, name, dense(config, config.hidden_size, config.hidden_size, rngs))
+    transform = dense(config, config.hidden_size, config.hidden_size, rngs)
+    if config.variant == "bert":
+      self.pooler = transform
+    else:  # it is no pooler, since their pretraining does not know it
+      self.classifier_transform = transform
     self.classifier = dense(config, config.hidden_size, config.num_labels, rngs)
 
   def heads(self, hidden, batch, *, dropout_key=None):

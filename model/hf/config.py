@@ -84,7 +84,7 @@ def _of_berts_kind(variant: str, more_heads: Mapping[str, str], **fields: str) -
   """
   return _Family(
     BertConfig,
-    _architectures(variant, _HEADS | more_heads),
+    _architectures(variant, {**_HEADS, **more_heads}),
     _BERT_FIELDS | fields,
     {
       "hidden_act": ("gelu",),

@@ -106,7 +106,8 @@ class PackedIterableDataset(IterableDataset):
 
   def _part(self) -> tuple[Iterable[Any], int, int]:
     """A stream, and which of its examples are ours: number `own` of `shares` shares."""
-    stream, worker = self._stream, get_worker_info()
+    worker = get_worker_info()
+    stream: Any = self._stream
     shared = worker is not None and worker.num_workers > 1
     if _is_hugging_face(stream):
       from datasets.distributed import split_dataset_by_node
