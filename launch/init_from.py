@@ -102,6 +102,12 @@ def _check_shape(run: RunSettings, sizes: model.ModelConfig):
         True,
         f"False, since {_FIELD}={directory} is a {sizes.variant}",
       )
+    check(
+      run.model.config.attention_mask != "token_type" or sizes.tells_types,
+      "model.attention_mask",
+      "token_type",
+      f"segment or none, since {_FIELD}={directory} is a {sizes.variant}",
+    )
   elif isinstance(sizes, model.BertConfig):
     why = f"weights with a type_vocab_size of at least 2, not {sizes.type_vocab_size}"
     check(sizes.type_vocab_size >= 2, "model.init_from", directory, why)

@@ -43,4 +43,7 @@ def _check_files(run: RunSettings):
     # If both are missing, the model's folder is reported, not its vocabulary.
     check(pathlib.Path(folder or ".").is_dir(), "model.init_from", folder, A_MODEL)
     expected = "a vocabulary file, or an empty string to learn one"
+    beside = pathlib.Path(data.vocab_file).with_name("tokenizer.json")
+    if beside.is_file():
+      expected = f"a vocabulary file, such as {beside}"
     check(False, "data.vocab_file", data.vocab_file, expected)

@@ -52,6 +52,7 @@ class Embeddings(blocks.Embeddings):
     if config.type_vocab_size:
       self.token_type = embed(config, config.type_vocab_size, rngs)
     self.token_types = config.type_vocab_size
+    self.tells_types = config.tells_types
     self.layer_norm = layer_norm(config, rngs, width=width)
     if width != config.hidden_size:
       self.projection = dense(config, width, config.hidden_size, rngs)
@@ -61,7 +62,7 @@ class Embeddings(blocks.Embeddings):
     embeddings = self.of_tokens(batch)
     if self.token_types:
       types = batch["token_type_ids"]
-      if self.token_types == 1:  # RoBERTa's, which does not tell sentence A from B
+      if not self.tells_types:  # RoBERTa does not tell sentence A from B
         types = jnp.zeros_like(types)
       embeddings += self.token_type(types)
     places = rows.position_ids + self.first_position

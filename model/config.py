@@ -287,8 +287,7 @@ class BertConfig(EncoderConfig):
 
   Attributes:
     variant: a key of `VARIANTS`.
-    type_vocab_size: the number of token types. With less than 2, the types of a batch do
-      not matter.
+    type_vocab_size: the number of token types; see `tells_types`.
     position_offset: the position of a sequence's first token in the table of positions;
       RoBERTa's is the id of padding + 1. The table has as many more entries.
     embedding_size: the width of the embeddings, which a linear layer then projects to D, as
@@ -324,11 +323,16 @@ class BertConfig(EncoderConfig):
       raise ValueError(f"next_sentence is {absent}")
     if self.pooler and not VARIANTS[self.variant].has_pooler:
       raise ValueError(f"pooler is {absent}")
-    if self.attention_mask == "token_type" and self.type_vocab_size < 2:
+    if self.attention_mask == "token_type" and not self.tells_types:
       raise ValueError(
         f"attention_mask is 'token_type'; expected segment or none with "
-        f"type_vocab_size={self.type_vocab_size}."
+        f"variant={self.variant} and type_vocab_size={self.type_vocab_size}."
       )
+
+  @property
+  def tells_types(self) -> bool:
+    """Whether the token types of a batch matter; RoBERTa's tokenizers give none."""
+    return self.type_vocab_size > 1 and not VARIANTS[self.variant].counts_from_padding
 
   @property
   def embedding_width(self) -> int:

@@ -8,10 +8,12 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 
 import predict
+from model import hf, weights
 from model.__main__ import main as model_command
-from pipeline.tokenizer import train_bpe, train_word_pieces
+from pipeline.tokenizer import SPECIAL_TOKENS, train_bpe, train_word_pieces
 from tests import programs
 from tests.model.reference import make, variant_of
 from tests.programs import lines_of, summary_of
@@ -141,6 +143,13 @@ def test_a_run_starts_from_the_folder_and_transformers_opens_its_export(folder, 
   out = folder / "exported"
   assert model_command(["export", str(trained), "--out", str(out)]) == 0
   compare(out, trained)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+  config = json.loads((out / "config.json").read_text())
+  assert tokenizer.model_max_length == 64
+  assert config["pad_token_id"] == tokenizer.pad_token_id
+  if folder.name.startswith("Roberta"):
+    assert config["bos_token_id"] == tokenizer.convert_tokens_to_ids("<s>")
+    assert config["eos_token_id"] == tokenizer.convert_tokens_to_ids("</s>")
 
 
 @pytest.mark.extra("sentence_transformers")
@@ -173,3 +182,35 @@ def test_a_masked_language_model_trains_further(folder):
   )
   assert not any(report.values())
   assert variant_of(type(model).__name__) == variant_of(folder.name)
+
+
+def test_an_export_keeps_capitals_and_knows_the_longest_sequence(tmp_path):
+  """Of a run, which keeps only tokenizer.json; as a cased DistilBERT's."""
+  tokenizer = tokenizers.Tokenizer(
+    tokenizers.models.WordPiece(
+      {x: i for i, x in enumerate((*SPECIAL_TOKENS, "Tower", "tower"))}, unk_token="[UNK]"
+    )
+  )
+  tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+  tokenizer.post_processor = tokenizers.processors.BertProcessing(
+    ("[SEP]", 3), ("[CLS]", 2)
+  )
+  tokenizer.save(str(tmp_path / "tokenizer.json"))
+  make("DistilBertForMaskedLM", **SIZES, vocab_size=7).save_pretrained(tmp_path / "theirs")
+  stored = hf.open_model(tmp_path / "theirs")
+  vocabulary = weights.Vocabulary(
+    (*SPECIAL_TOKENS, "Tower", "tower"), lowercase=False, by_json=True
+  )
+  out = tmp_path / "out"
+  hf.export_model(
+    stored.config, stored.load(), out, vocabulary=vocabulary, tokenizer=tmp_path
+  )
+  opened = transformers.AutoTokenizer.from_pretrained(out)
+  given = opened("Tower tower", "tower")
+  assert given["input_ids"] == [2, 5, 6, 3, 6, 3]
+  assert "token_type_ids" not in given
+  assert (opened.model_max_length, opened.mask_token, opened.cls_token) == (
+    64,
+    "[MASK]",
+    "[CLS]",
+  )

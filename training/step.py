@@ -62,13 +62,13 @@ class ModelProgram:
     """Splits the rows of a PackedBatch over the devices, as `training.mesh.put_batch` does.
 
     Raises:
-      InputError: the model has no embedding for a token or token type. XLA would read
-        another one, or compute NaN.
+      InputError: the model has no embedding for a token or token type of this process's
+        rows. XLA would read another one, or compute NaN.
     """
-    types = getattr(self.config, "type_vocab_size", 0)  # one type stands for all
+    tells = getattr(self.config, "tells_types", False)
     for name, size in (
       ("input_ids", self.config.vocab_size),
-      ("token_type_ids", types if types > 1 else None),
+      ("token_type_ids", getattr(self.config, "type_vocab_size", None) if tells else None),
     ):
       ids = batch.get(name)
       if ids is None or size is None or ids.size == 0:

@@ -174,16 +174,18 @@ def export_model(
     (partial / WEIGHTS).chmod(partial.stat().st_mode & 0o666)
     with (partial / WEIGHTS).open("rb") as file:
       os.fsync(file.fileno())
-    longest = config.max_position_embeddings
+    longest, types = config.max_position_embeddings, 0
+    if isinstance(config, BertConfig) and config.tells_types:
+      types = config.type_vocab_size
     is_encoder = not isinstance(config, Gpt2Config)
     if vocabulary and not vocabulary.by_json:
       if isinstance(config, BertConfig):
-        write_tokenizer(partial, vocabulary, max_length=longest)
+        write_tokenizer(partial, vocabulary, max_length=longest, token_types=types)
       else:
         write_fast_tokenizer(partial, vocabulary, max_length=longest, is_encoder=is_encoder)
     elif vocabulary and tokenizer:
       copy_files(pathlib.Path(tokenizer), partial, SPLITTING)
-      describe_fast(partial, max_length=longest, is_encoder=is_encoder)
+      describe_fast(partial, max_length=longest, is_encoder=is_encoder, token_types=types)
     if vocabulary and tokenizer:
       copy_files(pathlib.Path(tokenizer) / ORIGINALS, partial)
     if tokenizer:

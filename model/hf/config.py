@@ -116,7 +116,7 @@ _DISTILBERT = _Family(
   },
   {"activation": ("gelu",), "pruned_heads": (None, {}), "problem_type": _PROBLEMS}
   | _SHARED,
-  {"qa_dropout": (0.1,), "seq_classif_dropout": (0.2,)},
+  {},  # a run has its own rates, and answers need none
 )
 _GPT2 = _Family(
   Gpt2Config,
@@ -207,7 +207,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
   except (ValueError, AttributeError) as error:
     raise WeightsError(f"{path} is not the config of a model: {error}.") from error
   if not isinstance(kind, str) or kind not in _FAMILIES:
-    raise WeightsError(f"{path} is of a {_another(kind)}")
+    raise WeightsError(f"{path} is of model_type {_another(kind)}")
   family = _FAMILIES[kind]
   fields = {o: value[theirs] for o, theirs in family.fields.items() if theirs in value}
   architectures = value.get("architectures")
@@ -215,6 +215,9 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     _refuse_unless(path, name, value.get(name, supported[0]), supported)
   known = [[name] for name in family.heads]
   _refuse_unless(path, "architectures", architectures, known)
+  if family.heads[architectures[0]] == "pretraining":
+    tied = value.get("tie_word_embeddings", True)
+    _refuse_unless(path, "tie_word_embeddings", tied, (True,))
   usual = family.config_type.dropout_rate
   dropout = value.get(family.fields["dropout_rate"], usual)
   for name, others in family.dropouts.items():
@@ -225,6 +228,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
     if family is not _GPT2:
       names = _read_classes(path, value, fields, family.heads[architectures[0]])
     if family.config_type is BertConfig:
+      fields.setdefault("max_position_embeddings", 512)  # as in transformers
       fields |= _read_variant(path, value, kind, fields)
       fields["next_sentence"] = family is _BERT and architectures != ["BertForMaskedLM"]
     elif family is _MODERN_BERT:
@@ -246,7 +250,7 @@ def _another(kind: Any) -> str:
   path = pathlib.Path(packing.__file__).parent / "torch" / "model_types.json"
   tried = json.loads(path.read_text(encoding="utf-8"))
   packs = kind in (*tried["causal"], *tried["bidirectional"])
-  instead = "Choose another, or pad: packing.torch does not pack it either."
+  instead = "Choose another: packing.torch cannot pack it either."
   if packs:
     instead = "packing.torch.PackedCollator.for_model packs it in PyTorch."
   return f"{kind}; this model supports {', '.join(_FAMILIES)}. {instead}"
@@ -259,10 +263,11 @@ def _read_variant(
   variant = VARIANTS[kind]
   found: dict[str, Any] = {"variant": kind, "pooler": variant.has_pooler}
   if variant.counts_from_padding:
-    padding, most = value.get("pad_token_id", _PADDING_ID), value["max_position_embeddings"]
+    padding = value.get("pad_token_id", _PADDING_ID)
     if type(padding) is not int or padding < 0:
       raise WeightsError(f"{path}: pad_token_id is {json.dumps(padding)}; expected an id.")
-    found |= {"position_offset": padding + 1, "max_position_embeddings": most - padding - 1}
+    most = fields["max_position_embeddings"] - padding - 1
+    found |= {"position_offset": padding + 1, "max_position_embeddings": most}
   if kind == "distilbert":
     found["type_vocab_size"] = 0
   if kind == "electra":
@@ -354,9 +359,11 @@ def bert_json(
   architecture = names[-1] if config.next_sentence else names[0]  # BertForPreTraining
   value = _json(config, kind, architecture) | _classes_json(config, head, labels)
   value["activation" if kind == "distilbert" else "hidden_act"] = "gelu"
-  if kind == "bert" and vocabulary:
+  if vocabulary:
     value["pad_token_id"] = _id_of(SPECIAL_TOKENS["pad_token"], vocabulary)
   if VARIANTS[kind].counts_from_padding:
+    for name, token in (("bos_token_id", "<s>"), ("eos_token_id", "</s>")):
+      value[name] = _id_of(token, vocabulary) if vocabulary else None
     value["pad_token_id"] = config.position_offset - 1
     value["max_position_embeddings"] += config.position_offset
   if kind == "distilbert":

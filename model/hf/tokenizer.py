@@ -34,6 +34,13 @@ SPECIAL_TOKENS = {
   "sep_token": "[SEP]",
   "mask_token": "[MASK]",
 }
+_ROBERTAS_TOKENS = {
+  "pad_token": "<pad>",
+  "unk_token": "<unk>",
+  "cls_token": "<s>",
+  "sep_token": "</s>",
+  "mask_token": "<mask>",
+}
 # Of a tokenizer_config.json without a tokenizer.json: values that BERT's WordPiece has.
 _BERTS = {
   "tokenizer_class": (
@@ -163,13 +170,16 @@ def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
     return _in_order(_read_json(path), path.name)
 
 
-def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int):
+def write_tokenizer(
+  directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int, token_types: int = 2
+):
   """Writes the tokenizer of a BERT for `AutoTokenizer.from_pretrained`.
 
   Args:
     directory: the folder of the model.
     vocabulary: the vocabulary of the tokenizer.
     max_length: the longest sequence that the model takes, in tokens.
+    token_types: as for `describe_fast`.
   """
   write_text(directory / VOCABULARY, "\n".join(vocabulary.tokens) + "\n")
   settings = {
@@ -179,7 +189,7 @@ def write_tokenizer(directory: pathlib.Path, vocabulary: Vocabulary, *, max_leng
     "tokenize_chinese_chars": True,
     "model_max_length": max_length,
   }
-  write_json(directory / _SETTINGS, settings | SPECIAL_TOKENS)
+  write_json(directory / _SETTINGS, settings | _inputs(token_types) | SPECIAL_TOKENS)
 
 
 def write_fast_tokenizer(
@@ -204,17 +214,25 @@ def copy_files(source: pathlib.Path, directory: pathlib.Path, names: Iterable[st
       shutil.copyfile(source / name, directory / name)
 
 
-def describe_fast(directory: pathlib.Path, *, max_length: int, is_encoder: bool = True):
-  """Lets `AutoTokenizer` open a `tokenizer.json` whose special tokens are named as BERT's.
+def describe_fast(
+  directory: pathlib.Path,
+  *,
+  max_length: int,
+  is_encoder: bool = True,
+  token_types: int = 0,
+):
+  """Lets `AutoTokenizer` open a `tokenizer.json` as it is.
 
-  Declares which tokens are special, and makes the tokenizer of an encoder add [CLS] and
-  [SEP] to a text, as training does. A tokenizer that has settings, or that already adds
-  tokens, is not changed.
+  Without settings beside it, transformers would build the tokenizer of the model's type
+  anew, which may lowercase, and does not know the longest sequence. A tokenizer that has
+  settings is not changed. That of an encoder which adds no tokens to a text is made to add
+  [CLS] and [SEP], as training does.
 
   Args:
     directory: the folder of the model.
     max_length: as for `write_tokenizer`.
     is_encoder: False for a GPT-2, whose texts begin without a special token.
+    token_types: of the model; with less than 2, the tokenizer gives none.
 
   Raises:
     WeightsError: the `tokenizer.json` is damaged.
@@ -224,18 +242,34 @@ def describe_fast(directory: pathlib.Path, *, max_length: int, is_encoder: bool 
     return
   with _explained(str(path)):
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
-  ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS.values()}
-  if None in ids.values() or tokenizer.post_processor:
+    around = tokenizer.encode("").tokens if tokenizer.post_processor else []
+  special = {
+    role: token
+    for names in (_ROBERTAS_TOKENS, SPECIAL_TOKENS)  # the later ones win
+    for role, token in names.items()
+    if tokenizer.token_to_id(token) is not None
+  }
+  if len(around) == 2:
+    special["cls_token"], special["sep_token"] = around
+  if "cls_token" not in special or "sep_token" not in special:
     return
-  if is_encoder:
+  if is_encoder and not tokenizer.post_processor:
+    cls, sep = special["cls_token"], special["sep_token"]
+    kind = int(token_types > 1)
     tokenizer.post_processor = TemplateProcessing(
-      single="[CLS] $A [SEP]",
-      pair="[CLS] $A [SEP] $B [SEP]",
-      special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+      single=f"{cls} $A {sep}",
+      pair=f"{cls} $A {sep} $B:{kind} {sep}:{kind}",
+      special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )
     write_text(path, tokenizer.to_str())
-  kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
-  write_json(settings, kind | SPECIAL_TOKENS)
+  about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
+  write_json(settings, about | _inputs(token_types) | special)
+
+
+def _inputs(token_types: int) -> dict[str, list[str]]:
+  """The setting of a tokenizer that says what a model takes."""
+  types = ["token_type_ids"] if token_types > 1 else []
+  return {"model_input_names": ["input_ids", *types, "attention_mask"]}
 
 
 def _read_json(path: pathlib.Path) -> dict:

@@ -29,8 +29,9 @@ class PackedIterableDataset(IterableDataset):
   `state_dict` and `load_state_dict` resume exactly, in this process or in workers under
   torchdata's `StatefulDataLoader`. The state is that of the newest iterator, and holds the
   examples of open packs. If the stream has methods of these names, its state is saved and
-  loaded too; otherwise the stream is read again up to the same example. (`datasets` drops
-  the examples of a shuffle buffer on resuming.)
+  loaded too; otherwise the stream is read again up to the same example. (`datasets` itself
+  drops the examples of a shuffle buffer on resuming, and fails to resume a stream that is
+  shuffled in several workers. Shuffle the dataset before `to_iterable_dataset`.)
 
   Args:
     stream: examples, in the same order each time.
@@ -84,7 +85,8 @@ class PackedIterableDataset(IterableDataset):
     if self._given is not None:
       return self._given
     accelerate = sys.modules.get("accelerate")
-    shared = accelerate.PartialState._shared_state if accelerate else {}
+    state = getattr(accelerate, "PartialState", None)
+    shared = state._shared_state if state else {}
     if shared.get("num_processes", 1) > 1:
       raise InputError(
         "Accelerate and Trainer share out batches themselves. Pass rank=0, world_size=1."
@@ -226,4 +228,4 @@ class _Place:
 
 def _is_hugging_face(stream: Any) -> bool:
   datasets = sys.modules.get("datasets")  # which a stream of its kind has imported
-  return datasets is not None and isinstance(stream, datasets.IterableDataset)
+  return isinstance(stream, getattr(datasets, "IterableDataset", ()))

@@ -96,9 +96,12 @@ class ShuffledSequences:
     self._next = place
 
   def _following(self, place: int) -> np.ndarray:
-    """The next sequences of the same epoch, at most 64."""
+    """Some of the next sequences: 64, or those that remain of two epochs."""
     epoch, place = divmod(place, len(self._store))
-    return self._order(epoch)[place : place + 64]
+    following = self._order(epoch)[place : place + 64]
+    if following.size < 64:
+      following = np.concatenate([following, self._order(epoch + 1)[:64]])
+    return following
 
 
 class OnlineBatches(Iterator[PackedBatch]):
@@ -179,8 +182,13 @@ class OnlineBatches(Iterator[PackedBatch]):
     if self._is_started:
       raise InputError("Iteration has begun; restore a state before the first batch.")
     check_same_state(state, self._state, ("batch_size", "plan"))
-    self._packer.restore(state["packs"])
+    before = self._reader.state()
     self._reader.restore(state["reader"])
+    try:
+      self._packer.restore(state["packs"])
+    except InputError:  # a state that is refused changes nothing
+      self._reader.restore(before)
+      raise
     self._state = state
 
   def close(self):

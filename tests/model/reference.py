@@ -92,7 +92,7 @@ def make(architecture: str, **fields):
     fields |= dict.fromkeys(f"{name}_token_id" for name in tokens)
   if variant := variant_of(architecture):
     make_config = getattr(transformers, f"{variant}Config")
-    fields |= VARIANTS[variant]
+    fields = VARIANTS[variant] | fields
     if "pad_token_id" in fields:
       fields["max_position_embeddings"] += fields["pad_token_id"] + 1
     if variant == "DistilBert":

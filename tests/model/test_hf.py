@@ -296,10 +296,14 @@ CONFIGS = [
   (
     TAGS,
     {"model_type": "deberta-v2"},
-    r"of a deberta-v2; .* bert, roberta.* does not pack it either",
+    r"model_type deberta-v2; .* bert, roberta.* cannot pack it",
   ),
-  (TAGS, {"model_type": "llama"}, r"of a llama; .* packing\.torch\.PackedCollator\.for_m"),
-  (TAGS, {"model_type": ["bert"]}, r"of a \['bert'\]; this model supports bert"),
+  (
+    TAGS,
+    {"model_type": "llama"},
+    r"model_type llama; .* packing\.torch\.PackedCollator\.for_m",
+  ),
+  (TAGS, {"model_type": ["bert"]}, r"model_type \['bert'\]; this model supports bert"),
   (TAGS, {"model_type": "roberta"}, r'architectures is \["BertFor.*"RobertaForMaskedLM"'),
   (TAGS, {"hidden_act": "relu"}, 'hidden_act is "relu".*supports "gelu"'),
   (TAGS, {"problem_type": "regression"}, "num_labels is 5"),

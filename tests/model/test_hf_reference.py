@@ -43,6 +43,9 @@ def compare(model, batch, config, head, params):
   ours.assert_equal(found, reference.run(model, batch), batch)
 
 
+WITH_TYPES = {"type_vocab_size": 2, "num_labels": 5}
+
+
 @pytest.mark.parametrize(
   ("architecture", "fields"),
   [(name, size | HEADS[name]) for name in HEADS for size in SIZES.values()]
@@ -53,7 +56,9 @@ def compare(model, batch, config, head, params):
   ]
   + [(GPT2, size) for size in GPT2_SIZES.values()]
   + [(name, SIZES["odd"] | VARIANT_HEADS[name]) for name in VARIANT_HEADS]
-  + [(f"{name}ForMaskedLM", SIZES["wide"]) for name in VARIANTS],
+  + [(f"{name}ForMaskedLM", SIZES["wide"]) for name in VARIANTS]
+  # Whose tokenizer gives no types even so.
+  + [("RobertaForTokenClassification", SIZES["odd"] | WITH_TYPES)],
 )
 def test_a_packed_row_gives_what_the_reference_gives_for_each_sequence_alone(
   tmp_path, architecture, fields
