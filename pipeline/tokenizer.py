@@ -33,6 +33,7 @@ VOCABULARY_FILE, TOKENIZER_FILE = "vocab.txt", "tokenizer.json"
 _END_TOKENS = END, *NAMES[SEP][1:], "<eos>", SEP
 # Never in a text: there, "[SEP]" is text. Other added tokens are tokens.
 _CONTROL = {*itertools.chain(*NAMES.values()), *_END_TOKENS}
+_NOT_A_CHARACTER = "\ufdd0"  # which Unicode promises never to use
 _BATCH = 1000  # texts encoded at a time, since their encodings are large
 
 
@@ -61,6 +62,7 @@ class Tokenizer:
       self.vocabulary = read_vocabulary(self.path)
       self._tokenizer = word_piece_tokenizer(self.vocabulary)
       _check_beside(self.path, self._tokenizer)
+    self._splitter = _without_control(self._tokenizer)
     self._ids = {token: number for number, token in enumerate(self.vocabulary)}
     self._special = _CONTROL & self._ids.keys()
 
@@ -172,7 +174,7 @@ class Tokenizer:
     for start in range(0, len(texts), _BATCH):
       part = list(texts[start : start + _BATCH])
       with _explained(f"{self.path} cannot split a text"):
-        encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+        encodings = self._splitter.encode_batch_fast(part, add_special_tokens=False)
       ids += [encoding.ids for encoding in encodings]
     return ids
 
@@ -183,7 +185,7 @@ class Tokenizer:
       InputError: the tokenizer cannot split the text.
     """
     with _explained(f"{self.path} cannot split a text"):
-      encoding = self._tokenizer.encode(text, add_special_tokens=False)
+      encoding = self._splitter.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
 
@@ -267,6 +269,30 @@ def _read_around(tokenizer: tokenizers.Tokenizer) -> _Around:
   return _Around(
     tuple(one.ids[:place]), tuple(two.ids[first + 1 : second]), tuple(one.ids[place + 1 :])
   )
+
+
+def _without_control(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+  """The tokenizer for texts, in which no text becomes a control token.
+
+  In a Unigram, as XLM-R's, these are pieces that cost nothing, so a text in which "<pad>"
+  is typed would have the token of padding. They get names that no text has.
+  """
+  definition = json.loads(tokenizer.to_str())
+  if definition["model"]["type"] != "Unigram":
+    return tokenizer
+  pieces = definition["model"]["vocab"]
+  renamed = {piece for piece, _ in pieces} & _CONTROL
+  definition["model"]["vocab"] = [
+    [f"{_NOT_A_CHARACTER}{piece}" if piece in renamed else piece, score]
+    for piece, score in pieces
+  ]
+  definition["added_tokens"] = [
+    token for token in definition["added_tokens"] if token["content"] not in renamed
+  ]
+  definition["post_processor"] = None
+  splitter = tokenizers.Tokenizer.from_str(json.dumps(definition))
+  splitter.encode_special_tokens = True
+  return splitter
 
 
 def _check_beside(path: pathlib.Path, ours: tokenizers.Tokenizer):

@@ -281,3 +281,17 @@ def test_transformers_makes_the_same_sequences(make, path):
   rows = [{"sentence1": a, "sentence2": b, "label": 0} for a, b in pairs]
   found = sequences(make("glue/mrpc", rows, vocab_file=path, max_sequence_length=199).train)
   assert found == fast([a for a, _ in pairs], [b for _, b in pairs])["input_ids"]
+
+
+@pytest.mark.parametrize("typed", ["<pad>", "<s>", "</s>", "<mask>", "<unk>"])
+def test_a_control_token_that_is_typed_in_a_text_is_text(path, theirs, typed):
+  ours = Tokenizer(path)
+  control = {theirs.token_to_id(token) for token in (*ROBERTAS, *SPECIAL_TOKENS)} - {None}
+  unknown = {theirs.token_to_id(token) for token in ("<unk>", "[UNK]")}
+  (found,) = ours.encode([f"the {typed} tower"])
+  assert not (control - unknown) & set(found)
+  assert found[:1] == ours.encode(["the tower"])[0][:1]
+  assert ours.encode_with_offsets(f"the {typed} tower")[0] == found
+  assert ours.encode(TEXTS) == [
+    theirs.encode(text, add_special_tokens=False).ids for text in TEXTS
+  ]
