@@ -134,6 +134,20 @@ def test_a_run_from_a_roberta_is_a_roberta(tmp_path, capsys):
   np.testing.assert_array_equal(table[:25], expected)
 
 
+def test_a_roberta_without_a_tokenizer_is_told_which_file_it_lacks(tmp_path):
+  folder = write(tmp_path / "hf", tokens=None, head="encoder", **ROBERTA)
+  with pytest.raises(ConfigError, match=r"Copy its own tokenizer\.json, which transf"):
+    start(config_for(folder), CLASSIFIER, labels=("a", "b"))
+
+
+def test_a_roberta_does_not_tell_token_types(tmp_path):
+  folder = write(tmp_path / "hf", head="encoder", **ROBERTA)
+  config = config_for(folder)
+  config.model.attention_mask = "token_type"
+  with pytest.raises(ConfigError, match=r"model\.attention_mask is 'token_type'; expected"):
+    start(config, CLASSIFIER, labels=("a", "b"))
+
+
 def test_a_roberta_predicts_no_next_sentence(tmp_path):
   folder = write(tmp_path / "hf", **ROBERTA)
   with pytest.raises(ConfigError, match=r"model\.next_sentence is True; expected False"):
