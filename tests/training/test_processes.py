@@ -58,7 +58,11 @@ def numbers(path, process_index=0, process_count=1) -> dict:
   batch = put_batch(next(loader.iterate(2)), mesh)
   rows = jax.jit(digests, out_shardings=everywhere)(batch)
   pretrained, finetuned = (
-    types.SimpleNamespace(mesh=mesh, eval_step=jax.jit(step, out_shardings=everywhere))
+    types.SimpleNamespace(
+      mesh=mesh,
+      eval_step=jax.jit(step, out_shardings=everywhere),
+      put_batch=lambda batch: put_batch(batch, mesh),
+    )
     for step in (eval_step, predict_step)
   )
   held_out = loader.evaluation_batches
