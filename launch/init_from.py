@@ -117,7 +117,9 @@ def _check_vocabulary_file(data: Data, stored: weights.StoredModel):
   is_causal = stored.head == "causal"
   if stored.vocabulary is None:
     expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
-    if getattr(stored.config, "variant", "bert") in ("roberta", "xlm-roberta", "camembert"):
+    config = stored.config
+    is_bert = isinstance(config, model.BertConfig)
+    if is_bert and model.VARIANTS[config.variant].counts_from_padding:
       expected = f"{BYTE_LEVEL_FILES[0]}, which transformers' AutoTokenizer can save,"
     raise ConfigError(
       f"{_FIELD}={stored.directory} has no vocabulary. Copy its own {expected} there."

@@ -11,6 +11,7 @@ from model.bert import (
 from model.config import (
   REMATERIALISATIONS,
   SIZES,
+  VARIANTS,
   BertConfig,
   EncoderConfig,
   ModelConfig,
@@ -31,6 +32,7 @@ __all__ = [
   "REMATERIALISATIONS",
   "SIZES",
   "SKIPPING",
+  "VARIANTS",
   "AttentionError",
   "Bert",
   "BertConfig",

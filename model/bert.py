@@ -46,29 +46,27 @@ class Embeddings(blocks.Embeddings):
 
   def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
     super().__init__(config, rngs=rngs)
-    self.first_position, width = config.position_offset, config.embedding_width
+    self.config, width = config, config.embedding_width
     entries = config.position_offset + config.max_position_embeddings
     self.position = embed(config, entries, rngs)
     if config.type_vocab_size:
       self.token_type = embed(config, config.type_vocab_size, rngs)
-    self.token_types = config.type_vocab_size
-    self.tells_types = config.tells_types
     self.layer_norm = layer_norm(config, rngs, width=width)
     if width != config.hidden_size:
       self.projection = dense(config, width, config.hidden_size, rngs)
-    self.is_narrow = width != config.hidden_size
 
   def __call__(self, batch, rows, dropout_key=None):
-    embeddings = self.of_tokens(batch)
-    if self.token_types:
+    config, embeddings = self.config, self.of_tokens(batch)
+    if config.type_vocab_size:
       types = batch["token_type_ids"]
-      if not self.tells_types:  # RoBERTa does not tell sentence A from B
+      if not config.tells_types:  # RoBERTa does not tell sentence A from B
         types = jnp.zeros_like(types)
       embeddings += self.token_type(types)
-    places = rows.position_ids + self.first_position
+    places = rows.position_ids + config.position_offset
     embeddings = self.layer_norm(embeddings + self.position(places))
     embeddings = dropout(embeddings, self.dropout_rate, dropout_key)
-    return self.projection(embeddings) if self.is_narrow else embeddings
+    is_narrow = config.embedding_width != config.hidden_size
+    return self.projection(embeddings) if is_narrow else embeddings
 
 
 class EncoderLayer(blocks.Layer):

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from model.attention.block_attention import BLOCK, block_attention
-from model.config import AttentionSpec, compute_capability
+from model.config import ATTENTION_MASKS, AttentionSpec, compute_capability
 from model.masks import near
 
 
@@ -184,7 +184,7 @@ class Kernel(NamedTuple):
   takes_window: bool = False
   splits_rows: bool = True  # whether XLA can split its rows over devices
   skips: bool = False  # whether pairs of tokens of different sequences cost nothing
-  masks: tuple[str, ...] = ("segment", "token_type", "none")  # keys of `ATTENTION_MASKS`
+  masks: tuple[str, ...] = tuple(ATTENTION_MASKS)
 
 
 _HALF = ("bfloat16", "float16")

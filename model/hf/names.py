@@ -69,7 +69,6 @@ class _Family(NamedTuple):
 
 
 _JOINED = ("query", "key", "value")
-_OLDER = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def _embeddings(prefix: str) -> dict[str, str]:
@@ -100,77 +99,91 @@ _TWO_LAYERS = {
     "classifier": "classifier.out_proj",
   }
 }
-_ROBERTA = _Family(
-  prefix="roberta.",
-  modules={
-    **_embeddings("roberta"),
+
+
+def _of_berts_kind(
+  prefix: str,
+  modules: dict[str, str],
+  *,
+  tied: dict[str, str],
+  ignored: str = r"(?!)",
+  by_model: dict[str, dict[str, str]] | None = None,
+  layer: str = "encoder.layer",
+  layer_modules: dict[str, str] | None = None,
+) -> _Family:
+  """The names of BERT, or of an encoder of its kind.
+
+  Args:
+    prefix: as in `_Family`, without the dot.
+    modules: those of heads.
+    tied: by copy, the tensors of a masked language model that may be stored twice.
+    ignored: a regular expression for tensors besides buffers.
+    by_model: as in `_Family`.
+    layer: the prefix of layers, within that of the encoder.
+    layer_modules: those of layers; None for BERT's.
+  """
+  return _Family(
+    prefix=f"{prefix}.",
+    modules=_embeddings(prefix)
+    | {"classifier": "classifier", "answer": "qa_outputs"}
+    | modules,
+    layer=f"{prefix}.{layer}",
+    layer_modules=layer_modules or _BERT_LAYER,
+    joined="",
+    transposed=True,
+    by_model=by_model or {},
+    tied={"BertForPreTraining": tied},
+    ignored=rf"({prefix}\.)?embeddings\.(position|token_type)_ids|{ignored}",
+    older={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+  )
+
+
+_ROBERTA = _of_berts_kind(
+  "roberta",
+  {
     "pooler": "roberta.pooler.dense",
     "mlm_transform": "lm_head.dense",
     "mlm_layer_norm": "lm_head.layer_norm",
     "mlm_bias": "lm_head",
-    "classifier": "classifier",
-    "answer": "qa_outputs",
   },
-  layer="roberta.encoder.layer",
-  layer_modules=_BERT_LAYER,
-  joined="",
-  transposed=True,
-  by_model=_TWO_LAYERS,
   tied={
-    "BertForPreTraining": {
-      "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-      "lm_head.decoder.bias": "lm_head.bias",
-    }
+    "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
   },
-  # Buffers, and the pooler in old files whose head does not use it.
-  ignored=r"(roberta\.)?embeddings\.(position|token_type)_ids"
-  r"|roberta\.pooler\.dense\.(weight|bias)",
-  older=_OLDER,
+  # The pooler in old files whose head does not use it.
+  ignored=r"roberta\.pooler\.dense\.(weight|bias)",
+  by_model=_TWO_LAYERS,
 )
 _FAMILIES = {
-  "bert": _Family(
-    prefix="bert.",
-    modules={
-      **_embeddings("bert"),
+  "bert": _of_berts_kind(
+    "bert",
+    {
       "pooler": "bert.pooler.dense",
       "mlm_transform": "cls.predictions.transform.dense",
       "mlm_layer_norm": "cls.predictions.transform.LayerNorm",
       "mlm_bias": "cls.predictions",
       "nsp": "cls.seq_relationship",
-      "classifier": "classifier",
-      "answer": "qa_outputs",
     },
-    layer="bert.encoder.layer",
-    layer_modules=_BERT_LAYER,
-    joined="",
-    transposed=True,
-    by_model={},
     tied={
-      "BertForPreTraining": {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-      }
+      "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+      "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    # Buffers, and the pooler in old files whose head does not use it.
-    ignored=r"(bert\.)?embeddings\.(position|token_type)_ids"
-    r"|bert\.pooler\.dense\.(weight|bias)",
-    older=_OLDER,
+    # The pooler in old files whose head does not use it.
+    ignored=r"bert\.pooler\.dense\.(weight|bias)",
   ),
   "roberta": _ROBERTA,
   "xlm-roberta": _ROBERTA,
   "camembert": _ROBERTA,
-  "distilbert": _Family(
-    prefix="distilbert.",
-    modules={
-      **_embeddings("distilbert"),
+  "distilbert": _of_berts_kind(
+    "distilbert",
+    {
       "mlm_transform": "vocab_transform",
       "mlm_layer_norm": "vocab_layer_norm",
       "mlm_bias": "vocab_projector",
       "classifier_transform": "pre_classifier",
-      "classifier": "classifier",
-      "answer": "qa_outputs",
     },
-    layer="distilbert.transformer.layer",
+    tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    layer="transformer.layer",
     layer_modules={
       "query": "attention.q_lin",
       "key": "attention.k_lin",
@@ -181,42 +194,19 @@ _FAMILIES = {
       "output": "ffn.lin2",
       "output_layer_norm": "output_layer_norm",
     },
-    joined="",
-    transposed=True,
-    by_model={},
-    tied={
-      "BertForPreTraining": {
-        "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"
-      }
-    },
-    ignored=r"(distilbert\.)?embeddings\.position_ids",
-    older=_OLDER,
   ),
-  "electra": _Family(
-    prefix="electra.",
-    modules={
-      **_embeddings("electra"),
+  "electra": _of_berts_kind(
+    "electra",
+    {
       "embeddings.projection": "electra.embeddings_project",
       "mlm_transform": "generator_predictions.dense",
       "mlm_layer_norm": "generator_predictions.LayerNorm",
       "mlm_bias": "generator_lm_head",
-      "classifier": "classifier",
-      "answer": "qa_outputs",
     },
-    layer="electra.encoder.layer",
-    layer_modules=_BERT_LAYER,
-    joined="",
-    transposed=True,
+    tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    # The head that finds replaced tokens, which this model lacks.
+    ignored=r"discriminator_predictions\..*",
     by_model=_TWO_LAYERS,
-    tied={
-      "BertForPreTraining": {
-        "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"
-      }
-    },
-    # Buffers, and the head that finds replaced tokens, which this model lacks.
-    ignored=r"(electra\.)?embeddings\.(position|token_type)_ids"
-    r"|discriminator_predictions\..*",
-    older=_OLDER,
   ),
   "modern_bert": _Family(
     prefix="model.",

@@ -223,10 +223,10 @@ def describe_fast(
 ):
   """Lets `AutoTokenizer` open a `tokenizer.json` as it is.
 
-  Without settings beside it, transformers would build the tokenizer of the model's type
-  anew, which may lowercase, and does not know the longest sequence. A tokenizer that has
-  settings is not changed. That of an encoder which adds no tokens to a text is made to add
-  [CLS] and [SEP], as training does.
+  Without settings beside it, transformers builds a new tokenizer of the model's type. That
+  one may lowercase, and it does not know the longest sequence. If there are settings, this
+  function changes nothing. It makes an encoder's tokenizer that adds no tokens to a text
+  add [CLS] and [SEP], as training does.
 
   Args:
     directory: the folder of the model.

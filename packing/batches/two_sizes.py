@@ -15,10 +15,8 @@ import numpy as np
 Packs = list[list[int]]
 
 _PACKS = 6  # that are packed again at a time
-_ROUNDS = (
-  60,
-  2,
-)  # in which packs are packed again: a fixed number, and a number for each pack
+# Rounds in which packs are packed again: a fixed number, and a number for each pack.
+_ROUNDS = 60, 2
 _NOISE = 0.05  # of an item's share, so that other items share a pack each time
 
 
