@@ -118,8 +118,8 @@ def _check_vocabulary_file(data: Data, stored: weights.StoredModel):
   if stored.vocabulary is None:
     expected = " or ".join(BYTE_LEVEL_FILES) if is_causal else weights.VOCABULARY
     config = stored.config
-    is_bert = isinstance(config, model.BertConfig)
-    if is_bert and model.VARIANTS[config.variant].counts_from_padding:
+    variant = config.variant if isinstance(config, model.BertConfig) else "bert"
+    if model.VARIANTS[variant].counts_from_padding:
       expected = f"{BYTE_LEVEL_FILES[0]}, which transformers' AutoTokenizer can save,"
     raise ConfigError(
       f"{_FIELD}={stored.directory} has no vocabulary. Copy its own {expected} there."
