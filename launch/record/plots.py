@@ -12,18 +12,17 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from model.files import whole_file
+from packing.commands.pictures import draw_rows
 
 plt.style.use("packing.pictures")
 
-PACKS_SHOWN = 40
+PACKS_SHOWN = 24  # so that rows can be told apart
 _LABELS = {
   "loss": "loss in nats",
   "mlm_accuracy": "masked-token accuracy",
   "causal_accuracy": "next-token accuracy",
   "score": "score of the task",
 }
-_PADDING = "0.88"
-_LEGEND = 7  # entries that fit under a picture
 _TRAIN, _HELD_OUT, _BASELINE = "C0", "C1", "0.3"
 
 
@@ -39,7 +38,7 @@ def plot_packing(
   Args:
     path: the PNG to write.
     lengths: int[num_sequences], in tokens.
-    segment_ids: int32[B, S] of some packs; the first 40 are drawn.
+    segment_ids: int32[B, S] of some packs; the first 24 are drawn.
     efficiency: real tokens / all tokens of the whole plan, a fraction.
   """
   row_length = segment_ids.shape[1]
@@ -53,29 +52,14 @@ def plot_packing(
     ylabel="sequences",
     title=f"{lengths.size:,} sequences, {lengths.mean():.0f} tokens on average (line)",
   )
-  shown = segment_ids[:PACKS_SHOWN]
-  depth = int(segment_ids.max())
-  shades = [_PADDING, *plt.colormaps["viridis"](np.linspace(0.15, 0.9, depth))]
-  right.imshow(
-    shown,
-    cmap=matplotlib.colors.ListedColormap(shades),
-    vmin=-0.5,
-    vmax=depth + 0.5,
-    aspect="auto",
-    interpolation="nearest",
-  )
-  names = ["padding", *(f"sequence {i}" for i in range(1, depth + 1))]
-  handles = [
-    matplotlib.patches.Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)
-  ]
-  if len(handles) > _LEGEND:  # padding, the first and the last sequence
-    handles = [*handles[:2], handles[-1]]
-  figure.legend(handles=handles, loc="outside lower right", ncols=len(handles))
-  right.set(
-    xlabel="position in the row, in tokens",
-    ylabel="pack",
-    title=f"{len(shown)} packs; {efficiency:.1%} of all tokens are real",
-  )
+  rows, number = [], 0
+  for row in segment_ids[:PACKS_SHOWN]:
+    found = np.bincount(row)[1:]  # segment 0 is padding
+    rows.append([(int(length), number + i) for i, length in enumerate(found)])
+    number += len(found)
+  draw_rows(right, rows, row_length)
+  shown = "1 pack" if len(rows) == 1 else f"{len(rows)} packs"
+  right.set_title(f"{shown}; {efficiency:.1%} of the plan's tokens are real")
   save(figure, path)
 
 
@@ -123,26 +107,26 @@ def plot_curve(axis, points: Sequence[tuple[float, float]], **style):
 
   Args:
     axis: Matplotlib's axes.
-    points: its x and y; none for no curve.
+    points: its x and y; none for an empty curve.
     **style: for Matplotlib's `plot`.
+
+  Returns:
+    Matplotlib's line, for a legend.
   """
-  if points:
-    dot = {"marker": "o", "markersize": 5} if len(points) == 1 else {}
-    axis.plot(*zip(*points, strict=True), **{**dot, **style})
+  dot = {"marker": "o", "markersize": 5} if len(points) == 1 else {}
+  x, y = zip(*points, strict=True) if points else ((), ())
+  (line,) = axis.plot(x, y, **{**dot, **style})
+  return line
 
 
 def describe(axis, metric: str):
-  """Sets labels, grid and limits of a metric's plot over steps, after it is drawn."""
+  """Sets labels, grid and limit of a metric's plot over steps, after it is drawn."""
   axis.set(xlabel="steps", ylabel=label_of(metric))
   axis.grid()
   axis.set_xlim(left=0)
   axis.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
   axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, integer=True))
   if is_fraction(metric):
-    lowest, highest = axis.dataLim.intervaly
-    margin = 0.05 * (highest - min(lowest, 0))  # a correlation may be below 0
-    if margin > 0:
-      axis.set_ylim(lowest - margin if lowest < 0 else 0, highest + margin)
     axis.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
 
 

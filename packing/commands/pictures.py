@@ -1,4 +1,4 @@
-"""A picture of some rows of a dataset, before and after packing."""
+"""Pictures of rows: bars of sequences, with a grey rest of padding."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def draw(advice: Advice, path):
   """
   import matplotlib.figure
   import matplotlib.style
-  import matplotlib.ticker
 
   plan, padded = advice.plan, advice.histogram.max_sequence_length
   rng = np.random.default_rng(0)
@@ -79,20 +78,35 @@ def draw(advice: Advice, path):
         f"packed: {len(packs)} rows, {plan.efficiency:.1%}",
       ),
     ):
-      for place, row in enumerate(rows):
-        axes.barh(place, size, height=0.8, color=_PADDING)
-        start = 0
-        for length, sequence in row:
-          color = _COLORS[sequence % len(_COLORS)]
-          line = {"edgecolor": "white", "linewidth": 1}
-          axes.barh(place, length, left=start, height=0.8, color=color, **line)
-          start += length
+      draw_rows(axes, rows, size)
       axes.set_title(f"{title} real")
-      axes.set_xlim(0, size)
-      axes.set_xlabel("tokens (grey is padding)")
-      axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, prune="upper"))
-      axes.set_yticks([])
-      axes.spines["left"].set_visible(False)
-    panels[0].set_ylim(len(sequences) - 0.4, -0.6)
+    panels[0].set_ylim(len(sequences) - 0.4, -0.6)  # the same height of a row in both
     figure.savefig(data, format="png")
   files.write_bytes(path, data.getvalue())
+
+
+def draw_rows(axes, rows, row_length: int):
+  """Draws rows from top to bottom, each sequence as a bar of its length.
+
+  Args:
+    axes: Matplotlib's axes.
+    rows: of each row the (length in tokens, number) of its sequences. The number of a
+      sequence chooses its colour.
+    row_length: in tokens; what the sequences leave free is grey.
+  """
+  import matplotlib.ticker
+
+  for place, row in enumerate(rows):
+    axes.barh(place, row_length, height=0.8, color=_PADDING)
+    start = 0
+    for length, sequence in row:
+      color = _COLORS[sequence % len(_COLORS)]
+      line = {"edgecolor": "white", "linewidth": 1}
+      axes.barh(place, length, left=start, height=0.8, color=color, **line)
+      start += length
+  axes.set_xlim(0, row_length)
+  axes.set_ylim(len(rows) - 0.4, -0.6)
+  axes.set_xlabel("tokens (grey is padding)")
+  axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, prune="upper"))
+  axes.set_yticks([])
+  axes.spines["left"].set_visible(False)

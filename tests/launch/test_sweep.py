@@ -287,6 +287,14 @@ def test_the_picture_has_every_run_and_the_means(tmp_path, monkeypatch):
   assert last == [[30, pytest.approx(y)] for y in (0.2, 0.4, 0.3, 0.1, 0.1)]
   pixels = picture(tmp_path / "picture.png")
   assert min(share_of(pixels, to_rgba(x)) for x in plots.colours(2)) > 5e-4
+  (legend,) = right.figure.legends
+  assert [x.get_text() for x in legend.get_texts()] == ["with", "without"]
+  assert len({line.get_linestyle() for line in legend.get_lines()}) == 2
+  found.clear()
+  once = {arm: [run[-1:] for run in runs] for arm, runs in arms.items()}
+  sweep_picture.draw(tmp_path / "picture.png", once)
+  (left,) = found  # runs that were evaluated once have no curves
+  assert points(left) == ends
 
 
 def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):

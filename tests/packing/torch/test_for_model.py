@@ -64,7 +64,9 @@ def test_llava_on_mistral_has_the_window_of_its_text_model():
 
 @pytest.mark.parametrize("model_type", ["esm", "deberta", "deberta-v2", "convbert"])
 def test_types_that_mix_sequences_or_take_no_mask_are_refused_by_name(model_type):
-  with pytest.raises(packing.InputError, match=f"models of type {model_type}: .* Pad the batches, or"):
+  with pytest.raises(
+    packing.InputError, match=f"models of type {model_type}: .* Pad the batches, or"
+  ):
     PackedCollator.for_model(tiny(model_type), row_length=ROW)
 
 
