@@ -35,7 +35,7 @@ from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
 from launch.door import changed, flat, settings_of
 from launch.machine import check_machine
-from launch.options import check
+from launch.options import check_option
 from launch.plans import row_lengths
 from launch.record import report
 from launch.record.progress import Progress
@@ -191,7 +191,7 @@ def open_model(run: RunSettings, folder: pathlib.Path) -> weights.StoredModel:
   gives = "several classes" if several else "one class"
   expected = f"{MULTI_LABEL!r}" if several else "'classification'"
   expected = f"{expected}, since {folder} was trained to give an example {gives}"
-  check(several == (task == MULTI_LABEL), "data.task", task, expected)
+  check_option(several == (task == MULTI_LABEL), "data.task", task, expected)
   init_from.check_length(run, stored.config.max_position_embeddings)
   return stored
 

@@ -287,11 +287,11 @@ def _row_multiple(config: model.ModelConfig, longest: int) -> int:
   Raises:
     AttentionError: the attention cannot compute rows of the longest sequence.
   """
-  attention.check(config, longest)
+  attention.check_model(config, longest)
   multiple = ROW_MULTIPLE
   while multiple < longest:
     with contextlib.suppress(model.AttentionError):
-      attention.check(config, multiple)
+      attention.check_model(config, multiple)
       break
     multiple *= 2
   return multiple

@@ -39,7 +39,7 @@ from launch import command, summary, workdir
 from launch.data import check_data
 from launch.door import settings_of
 from launch.machine import check_machine
-from launch.prepare_run import TrainingRun, prepare
+from launch.prepare_run import TrainingRun, prepare_run
 from launch.recipe.adjustment import learning_rates, make_optimizer
 from launch.record import report, trackers
 from launch.record.compilations import CompilationCounter
@@ -83,7 +83,7 @@ def main():
   check_data(settings.data)
   allow_changes = _ALLOW_CHANGED_CONFIG.value
   changed = processes.on_first(
-    lambda: workdir.check(folder, settings.given, allow_changes=allow_changes)
+    lambda: workdir.check_folder(folder, settings.given, allow_changes=allow_changes)
   )
   if not changed and (results := processes.on_first(lambda: report.finished(folder))):
     processes.print_on_first(
@@ -97,7 +97,7 @@ def main():
     checkpoints = held.enter_context(
       Checkpoints(folder, keep=settings.train.keep_checkpoints)
     )
-    run = prepare(settings, folder)
+    run = prepare_run(settings, folder)
     added = f"; XLA_FLAGS has {flags_added}" if flags_added else ""
     processes.print_on_first(f"{run.computation}{added}\n")
     program = make_program(run)

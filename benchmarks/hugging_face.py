@@ -131,7 +131,7 @@ class Computation:
     self._model = trained.model_for(what)
     self.reset = trained.reset
 
-  def prepare(self, batch: PackedBatch) -> Tensors:
+  def to_device(self, batch: PackedBatch) -> Tensors:
     """The inputs of a step, on the device, from a PackedBatch with one sequence a row."""
     left_out = () if isinstance(self._model, BertForPreTraining) else OF_BERT
     return {
@@ -195,7 +195,7 @@ def seconds_of_steps(
       if what == "flattened" and not importlib.util.find_spec("flash_attn"):
         raise ImportError("flash_attn is not installed")
       computation = Computation(trained, what)
-      prepared = [computation.prepare(dict(batch)) for batch in batches]
+      prepared = [computation.to_device(dict(batch)) for batch in batches]
       computation.step(prepared[0])
       computation.wait()
     except torch.OutOfMemoryError:

@@ -88,7 +88,7 @@ class Ours:
     self._state = {}
     self._state = jax.block_until_ready(self._program.init(self.params))
 
-  def prepare(self, batch: PackedBatch) -> PackedBatch:
+  def to_device(self, batch: PackedBatch) -> PackedBatch:
     """The batch unchanged; its transfer is part of a step."""
     return batch
 
@@ -220,9 +220,9 @@ def _first_steps(
   compiled, began = counter.count(step_name), time.perf_counter()
   few = sample.check_batch(layout)
   learner.reset()
-  prepared = learner.prepare(few)
+  prepared = learner.to_device(few)
   losses = [learner.loss(learner.step(prepared)) for _ in range(2)]
-  batches = [learner.prepare(sample.lay_out(*x)) for x in sample.batches[layout]]
+  batches = [learner.to_device(sample.lay_out(*x)) for x in sample.batches[layout]]
   if step_name:  # compile the other shapes
     shapes = {x["input_ids"].shape: x for x in batches}
     shapes.pop(few["input_ids"].shape)

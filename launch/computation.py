@@ -79,7 +79,7 @@ def of_run(
   return of(model_config, row_lengths)
 
 
-def check(run: RunSettings, model_config: model.ModelConfig):
+def check_attention(run: RunSettings, model_config: model.ModelConfig):
   """Checks that the attention that a run names can compute its model here.
 
   Raises:
@@ -87,6 +87,6 @@ def check(run: RunSettings, model_config: model.ModelConfig):
   """
   try:
     for length in run.rows.lengths:
-      attention.check(model_config, length)
+      attention.check_model(model_config, length)
   except model.AttentionError as error:
     raise ConfigError(f"config.model: {error}") from error

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 import model
 from launch import computation
-from launch.options import check
+from launch.options import check_option
 from launch.parts import LAYER_SIZES, PREPARED, Data
 from launch.settings import RunSettings
 from model import hf, weights
@@ -65,7 +65,9 @@ def open_weights(run: RunSettings) -> weights.StoredModel | None:
     raise ConfigError(f"{_FIELD}: {error}") from error
   if isinstance(sizes, model.Gpt2Config) and isinstance(config, model.Gpt2Config):
     there, here = sizes.positions, config.positions
-    check(there == here, "model.positions", here, f"{there!r}, as in {_FIELD}={directory}")
+    check_option(
+      there == here, "model.positions", here, f"{there!r}, as in {_FIELD}={directory}"
+    )
     if there == "learned":
       check_length(run, sizes.max_position_embeddings)
   _check_shape(run, sizes)
@@ -77,32 +79,34 @@ def check_length(run: RunSettings, positions: int):
   """Raises ConfigError if sequences are longer than the weights have positions."""
   length = run.data.max_sequence_length
   expected = f"at most the {positions} positions of {_FIELD}={run.model.init_from}"
-  check(length <= positions, "data.max_sequence_length", length, expected)
+  check_option(length <= positions, "data.max_sequence_length", length, expected)
 
 
 def _check_shape(run: RunSettings, sizes: model.ModelConfig):
   directory = run.model.init_from
   expected = run.model.of(vocab_size=sizes.vocab_size, sizes=sizes)
-  computation.check(run, expected)
+  computation.check_attention(run, expected)
   there, here = (getattr(x, "global_base", None) for x in (sizes, expected))
   if run.head != "pretraining":  # which may change it, for longer sequences
-    check(there == here, "model.global_base", here, f"{there}, as in {_FIELD}={directory}")
+    check_option(
+      there == here, "model.global_base", here, f"{there}, as in {_FIELD}={directory}"
+    )
   differences = [
     f"{name} {getattr(sizes, name)}, not {getattr(expected, name)}"
     for name in LAYER_SIZES
     if getattr(sizes, name) != getattr(expected, name)
   ]
   why = f"given, since {_FIELD}={directory} has {'; '.join(differences)}"
-  check(not differences, "model.size", run.model.size, why)
+  check_option(not differences, "model.size", run.model.size, why)
   if isinstance(sizes, model.BertConfig) and sizes.variant != "bert":
     if run.head == "pretraining":
-      check(
+      check_option(
         not getattr(run.model.config, "next_sentence", False),
         "model.next_sentence",
         True,
         f"False, since {_FIELD}={directory} is a {sizes.variant}",
       )
-    check(
+    check_option(
       run.model.config.attention_mask != "token_type" or sizes.tells_types,
       "model.attention_mask",
       "token_type",
@@ -110,7 +114,7 @@ def _check_shape(run: RunSettings, sizes: model.ModelConfig):
     )
   elif isinstance(sizes, model.BertConfig):
     why = f"weights with a type_vocab_size of at least 2, not {sizes.type_vocab_size}"
-    check(sizes.type_vocab_size >= 2, "model.init_from", directory, why)
+    check_option(sizes.type_vocab_size >= 2, "model.init_from", directory, why)
 
 
 def _check_vocabulary_file(data: Data, stored: weights.StoredModel):
@@ -229,7 +233,7 @@ def run_model_config(
   if begun is None:
     longest = max(run.data.max_sequence_length, sizes.max_position_embeddings)
     return dataclasses.replace(made, max_position_embeddings=longest)
-  computation.check(run, made)
+  computation.check_attention(run, made)
   return made
 
 

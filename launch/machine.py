@@ -6,7 +6,7 @@ import importlib.util
 import pathlib
 
 from launch import computation
-from launch.options import check
+from launch.options import check_option
 from launch.parts import A_MODEL, GIVEN, TRACKERS
 from launch.recipe.adjustment import check_recipe
 from launch.settings import RunSettings
@@ -26,7 +26,7 @@ def check_machine(run: RunSettings, *, num_devices: int):
   _check_files(run)
   if run.model.size != GIVEN:  # whose sizes are known later
     vocab_size = run.model.config.vocab_size
-    computation.check(run, run.model.of(vocab_size=vocab_size))
+    computation.check_attention(run, run.model.of(vocab_size=vocab_size))
   for name in run.train.tracker_names:
     if not all(importlib.util.find_spec(module) for module in TRACKERS[name]):
       raise ConfigError(
@@ -41,9 +41,9 @@ def _check_files(run: RunSettings):
   is_needed = data.vocab_file and not pathlib.Path(data.directory).exists()
   if is_needed and not pathlib.Path(data.vocab_file).is_file():
     # If both are missing, the model's folder is reported, not its vocabulary.
-    check(pathlib.Path(folder or ".").is_dir(), "model.init_from", folder, A_MODEL)
+    check_option(pathlib.Path(folder or ".").is_dir(), "model.init_from", folder, A_MODEL)
     expected = "a vocabulary file, or an empty string to learn one"
     beside = pathlib.Path(data.vocab_file).with_name("tokenizer.json")
     if beside.is_file():
       expected = f"a vocabulary file, such as {beside}"
-    check(False, "data.vocab_file", data.vocab_file, expected)
+    check_option(False, "data.vocab_file", data.vocab_file, expected)

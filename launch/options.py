@@ -79,7 +79,9 @@ def options_of(part: type, group: str = "") -> dict[str, Option]:
   return found
 
 
-def check(condition: bool, field: str, value: Any, expected: str, *, remedy: str = ""):
+def check_option(
+  condition: bool, field: str, value: Any, expected: str, *, remedy: str = ""
+):
   """Raises ConfigError with a field, its value and what was expected.
 
   Args:
@@ -103,4 +105,4 @@ class Part:
     for name, known in options_of(type(self)).items():
       if rule := known.metadata.get("rule"):
         value = getattr(self, known.attribute)
-        check(rule.holds(value), name, value, rule.expected)
+        check_option(rule.holds(value), name, value, rule.expected)

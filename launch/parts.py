@@ -24,7 +24,7 @@ from launch.options import (
   POSITIVE,
   Part,
   Rule,
-  check,
+  check_option,
   one_of,
   option,
 )
@@ -84,7 +84,7 @@ class Data(Part, DatasetSettings):
     except InputError as error:
       raise ConfigError(f"config.data.{error}") from error
     super().__post_init__()
-    check(
+    check_option(
       self.task in TASK_HEADS, "data.task", self.task, f"one of {', '.join(TASK_HEADS)}"
     )
 
@@ -166,7 +166,7 @@ class Packs(Rows):
     longest = self.max_sequence_length
     expected = f"-1, 0, or at least {longest}, the longest sequence"
     fits = self.row_length <= 0 or longest <= self.row_length
-    check(fits, "packing.row_length", self.row_length, expected)
+    check_option(fits, "packing.row_length", self.row_length, expected)
 
   @property
   def is_chosen(self) -> bool:
@@ -209,7 +209,7 @@ class AtomRows(Rows):
   def __post_init__(self):
     super().__post_init__()
     size, length = self.atom_size, self.max_sequence_length
-    check(
+    check_option(
       not size or (size > 1 and max(size, length) % min(size, length) == 0),
       "data.atom_size",
       size,
@@ -259,7 +259,7 @@ class Model(Part):
     super().__post_init__()
     if self.size == GIVEN:
       expected = f"{A_MODEL}, since model.size is {GIVEN!r}"
-      check(bool(self.init_from), "model.init_from", self.init_from, expected)
+      check_option(bool(self.init_from), "model.init_from", self.init_from, expected)
 
   def of(
     self,
@@ -465,11 +465,11 @@ class Train(Part):
     rows, micro = self.batch_size, self.micro_batch_size
     expected = f"0, or a divisor of train.batch_size={rows}"
     divides = micro >= 0 and (micro == 0 or rows % micro == 0)
-    check(divides, "train.micro_batch_size", micro, expected)
+    check_option(divides, "train.micro_batch_size", micro, expected)
     if self.duration:
       parse_duration("train.duration", self.duration)
     names = self.tracker_names
-    check(
+    check_option(
       len(names) == len({*names} & TRACKERS.keys()),
       "train.trackers",
       self.trackers,
@@ -480,7 +480,7 @@ class Train(Part):
         getattr(self, field),
         f"a multiple of train.log_every={self.log_every}",
       )
-      check(value % self.log_every == 0, f"train.{field}", value, expected)
+      check_option(value % self.log_every == 0, f"train.{field}", value, expected)
 
   @property
   def rows_at_once(self) -> int:
@@ -516,6 +516,6 @@ def parse_duration(field: str, text: str) -> tuple[float, str]:
   except ValueError:
     number = math.nan
   expected = "a number of steps, sequences or epochs, such as '3 epochs'"
-  check(0 <= number < math.inf, field, text, expected)
+  check_option(0 <= number < math.inf, field, text, expected)
   assert match is not None
   return number, match[2]

@@ -187,7 +187,7 @@ class TrainingRun:
     return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
 
 
-def prepare(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
+def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
   """Prepares the dataset, the plan, the recipe and the model, and prints them.
 
   Args:

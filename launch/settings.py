@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import model
-from launch.options import Option, Part, Rule, check, option, options_of
+from launch.options import Option, Part, Rule, check_option, option, options_of
 from launch.parts import (
   CHOSEN,
   GIVEN,
@@ -127,10 +127,10 @@ class RunSettings(Part):
     task, config = self.data.task, self.model.config
     family, heads = config.FAMILY, model.MODELS[config.FAMILY]
     lacks = f"another one with data.task={task}, which needs a head that {family} lacks"
-    check(self.head in heads, "model.family", family, lacks)
+    check_option(self.head in heads, "model.family", family, lacks)
     if isinstance(config, model.BertConfig):
       if task in ("sentences", "documents"):
-        check(
+        check_option(
           not config.next_sentence,
           "model.next_sentence",
           True,
@@ -138,7 +138,7 @@ class RunSettings(Part):
           remedy="Set --config.model.next_sentence=False.",
         )
       length = self.rows.row_length if isinstance(self.rows, Packs) else 0
-      check(
+      check_option(
         config.position_reset or 0 <= length <= self.data.max_sequence_length,
         "packing.row_length",
         length,
@@ -152,20 +152,20 @@ class RunSettings(Part):
       return
     why, algorithm = f"with data.stream={stream}", self.given["packing.algorithm"]
     is_online = isinstance(self.rows, OnlineRows)
-    check(is_online, "packing.algorithm", algorithm, f"{ONLINE!r} {why}")
+    check_option(is_online, "packing.algorithm", algorithm, f"{ONLINE!r} {why}")
     is_chosen = isinstance(self.rows, Packs) and self.rows.is_chosen
     expected = f"0 or a number of tokens {why}, whose lengths are not known"
-    check(not is_chosen, "packing.row_length", CHOSEN, expected)
+    check_option(not is_chosen, "packing.row_length", CHOSEN, expected)
     known = [task for task, head in TASK_HEADS.items() if head in model.LANGUAGE_MODELS]
     task = self.data.task
-    check(task in known, "data.task", task, f"one of {', '.join(known)} {why}")
+    check_option(task in known, "data.task", task, f"one of {', '.join(known)} {why}")
     durations = {
       "train.duration": self.train.duration,
       "optimizer.warmup": self.optimizer.warmup,
     }
     for field, text in durations.items():
       expected = f"steps or sequences {why}, which has no epochs"
-      check("epoch" not in text, field, text, expected)
+      check_option("epoch" not in text, field, text, expected)
 
   def _check_train(self):
     why = f"data.task={self.data.task}"
@@ -190,7 +190,7 @@ class _Kinds(NamedTuple):
 
     def choice(field: str) -> Any:
       value, rule = values[field], OPTIONS[field].metadata["rule"]
-      check(rule.holds(value), field, value, rule.expected)
+      check_option(rule.holds(value), field, value, rule.expected)
       return value
 
     causal = TASK_HEADS[values["data.task"]] == "causal"
@@ -233,10 +233,10 @@ def _rows_kind(values: Mapping[str, Any], algorithm: str) -> type[Rows]:
   across = ""
   if is_masked(task):
     across = "; across documents: data.task=sentences, data.cross_documents=True"
-  check(layout in layouts, "data.layout", layout, ", ".join(layouts) + across)
+  check_option(layout in layouts, "data.layout", layout, ", ".join(layouts) + across)
   if algorithm == ONLINE:
     expected = "'packed' with packing.algorithm=online, which packs what it reads"
-    check(layout == "packed", "data.layout", layout, expected)
+    check_option(layout == "packed", "data.layout", layout, expected)
     return OnlineRows
   if layout == "packed":
     return PackedRows
@@ -252,9 +252,9 @@ def _model_config(
   """The model that a config describes; with `GIVEN`, in some size."""
   size, impl = values["model.size"], values["model.attention_impl"]
   sizes = *kind.SIZES, GIVEN
-  check(size in sizes, "model.size", size, ", ".join(sizes))
+  check_option(size in sizes, "model.size", size, ", ".join(sizes))
   known = "auto", *model.IMPLEMENTATIONS
-  check(impl in known, "model.attention_impl", impl, ", ".join(known))
+  check_option(impl in known, "model.attention_impl", impl, ", ".join(known))
   if kind is not model.Gpt2Config:
     fields["multi_label"] = data.task == MULTI_LABEL
   if kind is model.BertConfig and data.head == "encoder":

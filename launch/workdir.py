@@ -42,7 +42,7 @@ def is_run(workdir: str | pathlib.Path) -> bool:
   return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
 
 
-def check(
+def check_folder(
   workdir: str | pathlib.Path, config: Mapping[str, Any], *, allow_changes: bool = False
 ) -> bool:
   """Checks that a run of this config may use the folder; creates the folder if needed.

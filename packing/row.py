@@ -13,7 +13,7 @@ from packing.errors import InputError, as_array, check_integer, short_repr
 IGNORED = -100  # losses skip this label, as in PyTorch
 LABELS = ("label", "labels")
 _INTEGERS = {"input_ids", "attention_mask", "token_type_ids", *LABELS}
-_COMPUTED = {"segment_ids", "position_ids", "sequence_starts", "sequence_mask"}
+_COMPUTED = {"segment_ids", "position_ids", "cls_positions", "sequence_mask"}
 _INT32 = np.iinfo(np.int32)
 
 
@@ -283,7 +283,7 @@ def make_rows(
     float32 if its values are floats; padding is 0, or -100 in `labels`. If examples have
     single numbers, these become [B, M], and a `label` is renamed `labels`. Integers become
     int32, with -100 in empty places, and floats float32, with NaN. Then there are also
-    `sequence_starts` int32[B, M], the place of the first token of each sequence, and
+    `cls_positions` int32[B, M], the place of the first token of each sequence, and
     `sequence_mask` bool[B, M], True where there is a sequence.
 
   Raises:
@@ -318,7 +318,7 @@ def lay_out_packs(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The fields of `make_rows` of tokens, [B, S], and those of sequences, [B, M].
 
-  With answers by `sequence`, there are always `sequence_starts` and `sequence_mask`, and
+  With answers by `sequence`, there are always `cls_positions` and `sequence_mask`, and
   labels that are lists of floats are those of sequences, float32[B, M, L].
   """
   for pack in packs:
@@ -387,7 +387,7 @@ def _of_sequences(
   is_used = np.arange(width) < np.array([len(pack) for pack in packs])[:, None]
   all_starts = np.zeros(is_used.shape, np.int32)
   all_starts[:, : starts.shape[1]] = starts
-  fields: dict[str, np.ndarray] = {"sequence_starts": all_starts, "sequence_mask": is_used}
+  fields: dict[str, np.ndarray] = {"cls_positions": all_starts, "sequence_mask": is_used}
   for name in names:
     given = [example[name] for pack in packs for example in pack]
     arrays = list(map(as_array, given))

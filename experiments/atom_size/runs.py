@@ -141,7 +141,7 @@ def make_study(
   )
 
 
-def prepare(run: RunSettings) -> tuple[PreparedDataset, TrainingProgram]:
+def prepare_data(run: RunSettings) -> tuple[PreparedDataset, TrainingProgram]:
   """The dataset of a run, and its model and training step.
 
   Args:
@@ -181,7 +181,7 @@ def run(arm: Arm, settings: RunSettings, *, keep_in: pathlib.Path) -> dict[str, 
     InputError: the documents do not fit the layout.
   """
   del keep_in
-  dataset, program = prepare(settings)
+  dataset, program = prepare_data(settings)
   loader = make_loader(settings, dataset.train, dataset.vocabulary)
   (windows,) = make_held_out(settings, dataset)  # the same for all arms
   held_out = list(windows.batches())
@@ -233,7 +233,7 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   same = kept is not None and agrees(kept.get("of"), made_from)
   if same and kept["seconds"].keys() >= chosen.keys():
     return kept
-  dataset, program = prepare(first)
+  dataset, program = prepare_data(first)
   state = program.init()
 
   def some_steps(batches, _: int):

@@ -114,7 +114,7 @@ def make_study(part: Part, prepared: pathlib.Path, *, steps: int, rate: float) -
   return Study(part.folder, ARMS, fields, seeds, config="configs/base.py")
 
 
-def prepare(part: Part, study: Study, prepared: pathlib.Path):
+def prepare_data(part: Part, study: Study, prepared: pathlib.Path):
   """Prepares the text and the tasks that are not there.
 
   Raises:
@@ -221,7 +221,7 @@ def exhibits(
     InputError: real data are needed and missing.
     Stopped: a loss is not finite, or fine-tuning failed.
   """
-  prepare(part, study, prepared)
+  prepare_data(part, study, prepared)
   clock, tasks = Clock(minutes), dict[str, Runs]()
 
   def known() -> list[Exhibit]:
@@ -265,7 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
   def work():
     study = make_study(part, prepared, steps=given.steps, rate=given.rate)
     if given.prepare:
-      prepare(part, study, prepared)
+      prepare_data(part, study, prepared)
       print(f"prepared in {prepared}")
       return
     # Fine-tuning has processes of its own, which need memory, and the same device.

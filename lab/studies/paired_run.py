@@ -30,7 +30,7 @@ from lab.studies.streams import CUT, stream
 from lab.studies.study import Arm, Results, worker
 from launch import computation, init_from
 from launch.data import make_held_out, make_loader, prepare_dataset
-from launch.options import check
+from launch.options import check_option
 from launch.parts import OnlineRows
 from launch.plans import make_plan, row_lengths
 from launch.recipe.adjustment import Recipe, make_optimizer, resolve
@@ -80,14 +80,16 @@ def make_schedule(
     ConfigError: a value that no recipe can have, or no paired run.
   """
   micro = run.train.micro_batch_size
-  check(not micro, "train.micro_batch_size", micro, "0, as rows of unpacked steps vary")
+  check_option(
+    not micro, "train.micro_batch_size", micro, "0, as rows of unpacked steps vary"
+  )
   planned = "another, since all arms follow one plan"
   is_planned = not isinstance(run.rows, OnlineRows)
-  check(is_planned, "packing.algorithm", "online", planned)
+  check_option(is_planned, "packing.algorithm", "online", planned)
   if batches in CUT:
     expected = f"False with batches={batches}, whose rows cut through pairs"
     next_sentence = getattr(run.model.config, "next_sentence", False)
-    check(not next_sentence, "model.next_sentence", True, expected)
+    check_option(not next_sentence, "model.next_sentence", True, expected)
   before, recipe = resolve(
     run.train,
     run.optimizer,

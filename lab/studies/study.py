@@ -24,7 +24,7 @@ from launch import command
 from launch.data import prepare_dataset
 from launch.door import nested, settings_of
 from launch.machine import check_machine
-from launch.options import check
+from launch.options import check_option
 from launch.settings import RunSettings
 from launch.sweep import jobs
 from launch.sweep.file import Run, make_sweep
@@ -354,7 +354,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     check_machine(chosen, num_devices=1)
     tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
     task = chosen.data.task
-    check(task in tasks, "data.task", task, f"one of {', '.join(tasks)}")
+    check_option(task in tasks, "data.task", task, f"one of {', '.join(tasks)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     result = make(arm, chosen, keep_in=_kept(path))
     if read(path, arm, chosen) is None:  # else its parameters were trained again

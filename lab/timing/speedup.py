@@ -17,7 +17,7 @@ from lab.timing import steps, turns
 from lab.timing.models import make_config, make_optimizer
 from launch.record.flops import training_flops
 from model import AttentionError, BertConfig, ModelConfig
-from model.attention import check
+from model.attention import check_model
 from model.masks import pairs_within
 from training.mesh import make_mesh, put_batch
 from training.step import TrainingProgram
@@ -77,7 +77,7 @@ def make_programs(
   config = make_config(size, longest=row_length, family=family)
   fields |= {"attention_impl": implementation, "dtype": jnp.dtype(dtype)}
   config = dataclasses.replace(config, **fields)
-  check(config, row_length)
+  check_model(config, row_length)
   without: dict[str, Any] = {"attention_mask": "none"}
   if isinstance(config, BertConfig):  # a ModernBERT knows only distances
     without["position_reset"] = False

@@ -13,7 +13,7 @@ import numpy as np
 from lab.timing.models import VOCAB_SIZE
 from lab.timing.turns import queued
 from model import IMPLEMENTATIONS, AttentionError, ModelConfig
-from model.attention import check
+from model.attention import check_model
 from packing.testing import lay_out
 from training.step import TrainingProgram
 
@@ -118,7 +118,7 @@ class Trainer:
 def why_not(config: ModelConfig, row_length: int) -> str:
   """Why a model's implementation of attention cannot run here; "" if it can."""
   try:
-    check(config, row_length)
+    check_model(config, row_length)
   except AttentionError as error:
     return str(error)
   return ""

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import optax
 
-from launch.options import check
+from launch.options import check_option
 from launch.parts import AdamW, Adaptive, Optimizer, Train, parse_duration
 from packing.errors import multiples_near
 from training.errors import ConfigError
@@ -71,7 +71,7 @@ class Recipe:
         f"config.train.steps comes to {self.steps}{where}. Raise it or train.duration."
       )
     warmup, expected = self.warmup_steps, f"0 to {self.steps - 1}, less than the steps"
-    check(0 <= warmup < self.steps, "optimizer.warmup_steps", warmup, expected)
+    check_option(0 <= warmup < self.steps, "optimizer.warmup_steps", warmup, expected)
 
   @property
   def sequences(self) -> float:
@@ -271,9 +271,9 @@ def _check_devices(train: Train, number: int):
     rows = getattr(train, name)
     near = multiples_near(rows, number)
     expected = f"a multiple of the {number} devices, such as {near}"
-    check(rows % number == 0, f"train.{name}", rows, expected)
+    check_option(rows % number == 0, f"train.{name}", rows, expected)
   expected = f"a divisor of {number}, the number of devices"
-  check(number % train.fsdp == 0, "train.fsdp", train.fsdp, expected)
+  check_option(number % train.fsdp == 0, "train.fsdp", train.fsdp, expected)
 
 
 def make_schedule(optimizer: Optimizer, recipe: Recipe) -> optax.Schedule:

@@ -249,7 +249,7 @@ def choose(config: ModelConfig, row_lengths: Iterable[int]) -> Choice:
   """
   if config.attention_impl != "auto":
     for length in row_lengths:
-      check(config, length)
+      check_model(config, length)
     return Choice(config.attention_impl, "as the config says")
   needs = [layer for length in row_lengths for layer in needs_of(config, length)]
   return fastest(needs)
@@ -287,7 +287,7 @@ def check_layer(implementation: str, needs: Needs):
   Raises:
     AttentionError: says what was expected, what was found and what to do.
   """
-  kernels.check(implementation, needs)
+  kernels.check_kernel(implementation, needs)
   kernel = kernels.KERNELS.get(implementation)
   if kernel is None or kernel.platform is None:
     return  # plain JAX, proven by the tests
@@ -339,7 +339,7 @@ def needs_of(config: ModelConfig, row_length: int) -> list[Needs]:
   return [Needs(config.dtype.name, head_size, row_length, spec) for spec in specs]
 
 
-def check(config: ModelConfig, row_length: int):
+def check_model(config: ModelConfig, row_length: int):
   """Rejects a model whose attention cannot run on this machine's device.
 
   Args:

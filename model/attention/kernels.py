@@ -283,7 +283,7 @@ def runs_here(implementation: str) -> bool:
   )
 
 
-def check(implementation: str, needs: Needs):
+def check_kernel(implementation: str, needs: Needs):
   """Refuses what an implementation cannot do on this machine's device.
 
   Args:

@@ -109,7 +109,7 @@ def _open(directory: pathlib.Path) -> StoredModel:
   if isinstance(config, BertConfig) and head == "encoder":
     config = dataclasses.replace(config, pooler="pooler.dense.weight" in stored)
   expected = abstract_params(config, head)
-  tensors.check(directory, stored, kind, names.shapes_there(expected, kind))
+  tensors.check_tensors(directory, stored, kind, names.shapes_there(expected, kind))
   load = functools.partial(tensors.load, directory, stored, kind, expected)
   return StoredModel(directory, head, config, None, labels, None, load)
 

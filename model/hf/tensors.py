@@ -59,7 +59,7 @@ def _weight_file(directory: pathlib.Path) -> pathlib.Path:
   raise WeightsError(f"There is no {WEIGHTS} in {directory}. Download it.")
 
 
-def check(
+def check_tensors(
   directory: pathlib.Path,
   tensors: Mapping[str, Tensor],
   kind: names.Kind,

@@ -286,11 +286,11 @@ def _verify(
     )
     try:
       for needs in attention.needs_of(config, ROW_LENGTH):
-        kernels.check(row.implementation, needs)
+        kernels.check_kernel(row.implementation, needs)
     except kernels.AttentionError as error:
       return dataclasses.replace(row, not_run=str(error))
     try:
-      attention.check(config, ROW_LENGTH)
+      attention.check_model(config, ROW_LENGTH)
     except kernels.AttentionError as error:  # it is wrong or does not run: a row that fails
       return dataclasses.replace(row, failed=str(error))
     if params is None:

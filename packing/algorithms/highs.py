@@ -19,7 +19,7 @@ class SolverError(RuntimeError):
   """HiGHS could not solve a linear programme."""
 
 
-def check(status):
+def check_status(status):
   """Raises SolverError if HiGHS rejected its input."""
   if status == highspy.HighsStatus.kError:
     raise SolverError("HiGHS rejected an input; this is a bug in packing.")
@@ -28,7 +28,7 @@ def check(status):
 def set_options(lp: highspy.Highs, **options: bool | float | str):
   """Sets options of HiGHS by their HiGHS names."""
   for name, value in options.items():
-    check(lp.setOptionValue(name, value))
+    check_status(lp.setOptionValue(name, value))
 
 
 def _new_solver() -> highspy.Highs:
@@ -62,7 +62,7 @@ def new_programme(lower: np.ndarray, upper: np.ndarray) -> highspy.Highs:
     dual_feasibility_tolerance=1e-9,
   )
   none = np.empty(0, np.int32)
-  check(lp.addRows(lower.size, lower, upper, 0, none, none, np.empty(0)))
+  check_status(lp.addRows(lower.size, lower, upper, 0, none, none, np.empty(0)))
   return lp
 
 
@@ -72,7 +72,7 @@ def add_columns(lp: highspy.Highs, costs: np.ndarray, *, starts, rows, values):
   lower, upper = np.zeros(n), np.full(n, highspy.kHighsInf)
   starts, rows = np.asarray(starts, np.int32), np.asarray(rows, np.int32)
   values = np.asarray(values, np.float64)
-  check(lp.addCols(n, costs, lower, upper, rows.size, starts, rows, values))
+  check_status(lp.addCols(n, costs, lower, upper, rows.size, starts, rows, values))
 
 
 def run(

@@ -142,7 +142,9 @@ class Master:
   def set_demand(self, demand: np.ndarray):
     right, self._unit = _right_hand_side(demand)
     for row in np.flatnonzero(right != self._right).tolist():
-      highs.check(self._lp.changeRowBounds(row, float(right[row]), highspy.kHighsInf))
+      highs.check_status(
+        self._lp.changeRowBounds(row, float(right[row]), highspy.kHighsInf)
+      )
     self._right = right
 
   def solve(self, *, method: str = "primal") -> tuple[float, np.ndarray, np.ndarray] | None:
@@ -160,7 +162,7 @@ class Master:
     status = highs.run(self._lp, self._effort, columns=columns)
     if status not in (highspy.HighsModelStatus.kOptimal, None):
       # The last basis may be the cause: try once more without it.
-      highs.check(self._lp.clearSolver())
+      highs.check_status(self._lp.clearSolver())
       highs.set_options(self._lp, simplex_strategy=1)
       status = highs.run(self._lp, self._effort, columns=columns)
     if status is None:

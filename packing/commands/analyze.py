@@ -31,7 +31,7 @@ def run(options) -> str:
   if options.lengths is None:
     options.lengths = options.dataset
   if options.picture:
-    pictures.check(options.picture)
+    pictures.check_path(options.picture)
   histogram = arguments.read(options)
   with Progress() as progress:
     progress.step("looking for depth and row length")

@@ -16,7 +16,7 @@ _PADDING = "0.88"
 _PACKS_SHOWN, _SEQUENCES_SHOWN = 12, 40  # at most, so that rows can be told apart
 
 
-def check(path):
+def check_path(path):
   """Checks that a picture can be drawn and written.
 
   Raises:

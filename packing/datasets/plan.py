@@ -28,7 +28,7 @@ def pack_dataset(
   A record of the result is a row of `packing.make_rows`: `input_ids`, `segment_ids` and
   `position_ids`, int32[S]; the other columns of lists of as many integers, [S]; and the
   columns of single numbers, [M] with M the plan's packing depth, together with
-  `sequence_starts` and `sequence_mask`. The result can be shuffled, sharded and read by
+  `cls_positions` and `sequence_mask`. The result can be shuffled, sharded and read by
   workers like any dataset.
 
   Args:

@@ -17,7 +17,7 @@ class PackedMapDataset(grain.MapDataset):
 
   An element is a row of `packing.make_rows`: `input_ids`, `segment_ids` and `position_ids`,
   int32[S]; the other lists of the examples, [S]; and their single values, [M] with M the
-  plan's packing depth, together with `sequence_starts` and `sequence_mask`.
+  plan's packing depth, together with `cls_positions` and `sequence_mask`.
 
   In each epoch of `repeat`, other sequences share a pack. The packs are in the plan's
   order; `shuffle` reorders them.

@@ -10,7 +10,7 @@ import numpy as np
 from packing.testing.influence import (
   largest_change,
   make_pull,
-  prepare,
+  probe_and_methods,
   repeatable_outputs,
   with_other_tokens,
 )
@@ -43,7 +43,7 @@ def find_lookahead(
 
   Arguments and errors are as for `packing.testing.assert_causal`.
   """
-  probe, batch, methods = prepare(apply, batch, methods)
+  probe, batch, methods = probe_and_methods(apply, batch, methods)
   for method in methods:
     find = {"change": _by_change, "derivative": _by_derivative}[method]
     if lookahead := find(probe, batch, np.random.default_rng(0)):

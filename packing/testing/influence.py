@@ -65,7 +65,7 @@ def find_leaks(
 
   Arguments and errors are as for `packing.testing.assert_no_cross_contamination`.
   """
-  probe, batch, methods = prepare(apply, batch, methods)
+  probe, batch, methods = probe_and_methods(apply, batch, methods)
   if np.max(batch["segment_ids"]) <= 1:
     raise ValueError("Expected a row with at least two sequences, found none.")
   influences: list[Leak] = []  # including those of sequences on themselves
@@ -85,7 +85,7 @@ def find_leaks(
   return sorted(first.values(), key=order)
 
 
-def prepare(
+def probe_and_methods(
   apply: Callable, batch: Arrays, methods: tuple[str, ...] | None
 ) -> tuple[Probe, Arrays, tuple[str, ...]]:
   """The probe of a model, the batch to apply it to, and the methods that both support."""

@@ -143,7 +143,7 @@ def isolation(
   Args:
     model: a module of PyTorch, or any function, that takes what `collate` returns as
       arguments. Its output, `logits` or `last_hidden_state`, is [B, S, ...] like
-      `input_ids`, or has one answer for each place of the batch's `sequence_starts`.
+      `input_ids`, or has one answer for each place of the batch's `cls_positions`.
     collate: from a list of examples to a batch with `input_ids`, such as the data collator
       of a trainer. A `PackedCollator` gets all examples as one pack. It must not mask or
       cut tokens. By default `PackedCollator.for_model(model.config, ...)`.
@@ -327,7 +327,7 @@ def _outputs(
   dtypes = {dtype_name(output), *(dtype_name(x) for x in _parameters(model))}
   tolerance = max(TOLERANCES.get(dtype, 0.0) for dtype in dtypes)
   array = as_array("output", output)
-  starts = batch.get("sequence_starts")
+  starts = batch.get("cls_positions")
   of_sequences = starts is not None and array.shape[:2] == tuple(starts.shape)
   if not of_sequences and array.shape[:2] != ids.shape:
     raise InputError(
@@ -338,7 +338,7 @@ def _outputs(
   for number, example in enumerate(examples):
     row, first = _find(ids, np.asarray(example["input_ids"]), number)
     if of_sequences:
-      item = int(np.flatnonzero(as_array("sequence_starts", starts)[row] == first)[0])
+      item = int(np.flatnonzero(as_array("cls_positions", starts)[row] == first)[0])
       found.append(array[row, item : item + 1])
     else:
       found.append(array[row, first : first + len(example["input_ids"])])

@@ -58,7 +58,7 @@ class PackedCollator:
     >>> batch = collator([pack])
     >>> batch["position_ids"].tolist(), batch["labels"].tolist()
     ([[0, 1, 0, 1, 2, 0]], [[1, 0]])
-    >>> batch["sequence_starts"].tolist()  # where the [CLS] of each sequence is
+    >>> batch["cls_positions"].tolist()  # where the [CLS] of each sequence is
     [[0, 2]]
     >>> batch["sequence_ends"].tolist()  # its last token
     [[1, 4]]
@@ -178,7 +178,7 @@ class PackedCollator:
       `full_attention` and `sliding_attention`; and the other lists of the examples, [B, S],
       integers or floats, which are 0 in padding, or -100 in `labels`. If examples have
       single numbers, these become [B, M], with -100 or NaN in empty places, a `label` is
-      renamed `labels`, and there are also `sequence_starts` and `sequence_ends`, int64[B,
+      renamed `labels`, and there are also `cls_positions` and `sequence_ends`, int64[B,
       M], the places of the first and the last token of each sequence, and `sequence_mask`
       bool[B, M]. For FlashAttention, B and S become 1 and B x S.
       `cu_seq_lens_q` and `cu_seq_lens_k`, int32, and `max_length_q` and `max_length_k`
@@ -231,12 +231,12 @@ class PackedCollator:
     is_real = segments > 0
     if of_sequences is None:
       of_sequences = {name for name, x in batch.items() if x.shape != segments.shape}
-      if "sequence_starts" in batch and "sequence_starts" not in of_sequences:
+      if "cls_positions" in batch and "cls_positions" not in of_sequences:
         raise InputError(
           f"max_sequences is {segments.shape[1]}; expected less than the row length."
         )
-    if "sequence_starts" in batch:
-      batch["sequence_ends"] = _last_places(segments, batch["sequence_starts"].shape[1])
+    if "cls_positions" in batch:
+      batch["sequence_ends"] = _last_places(segments, batch["cls_positions"].shape[1])
       of_sequences = of_sequences | {"sequence_ends"}
     if self.causal and self.answers == "token":
       batch.setdefault("labels", batch["input_ids"])
@@ -249,7 +249,7 @@ class PackedCollator:
     }
     if self.attention == "flash":
       first = segments.shape[1] * torch.arange(len(segments))[:, None]
-      for name in of_sequences & {"sequence_starts", "sequence_ends"}:
+      for name in of_sequences & {"cls_positions", "sequence_ends"}:
         batch[name] = batch[name] + first  # places in the one long row
       flat = {
         name: x if name in of_sequences else x.reshape(1, -1) for name, x in batch.items()

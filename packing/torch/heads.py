@@ -124,7 +124,7 @@ class _BySequence:
   def forward(
     self,
     *args: Any,
-    sequence_starts: torch.Tensor | None = None,
+    cls_positions: torch.Tensor | None = None,
     sequence_ends: torch.Tensor | None = None,
     sequence_mask: torch.Tensor | None = None,
     labels: torch.Tensor | None = None,
@@ -132,14 +132,14 @@ class _BySequence:
     **batch: Any,
   ) -> Any:
     plain: Any = self._plain.forward  # type: ignore[attr-defined]
-    if sequence_starts is None:
+    if cls_positions is None:
       _check_not_packed(batch)
       if num_items_in_batch is not None:
         batch["num_items_in_batch"] = num_items_in_batch
       return plain(self, *args, labels=labels, **batch)
     if args or sequence_ends is None or sequence_mask is None:
       raise InputError(
-        "A packed batch needs input_ids, sequence_starts, sequence_ends and sequence_mask "
+        "A packed batch needs input_ids, cls_positions, sequence_ends and sequence_mask "
         "by name. Call model(**batch) with a batch of PackedCollator."
       )
     model: Any = self
@@ -147,9 +147,9 @@ class _BySequence:
     as_dict = batch.pop("return_dict", None)
     base = getattr(model, model.base_model_prefix)
     rows = base(**batch, return_dict=True)
-    pooled = _pool(model, rows.last_hidden_state, batch, sequence_starts, sequence_ends)
+    pooled = _pool(model, rows.last_hidden_state, batch, cls_positions, sequence_ends)
     logits = plain(_head(model, base, pooled), **_one_token(pooled)).logits
-    logits = logits.view(*sequence_starts.shape, -1)
+    logits = logits.view(*cls_positions.shape, -1)
     loss = None
     if labels is not None:
       loss = _loss(config, logits, labels, sequence_mask, num_items_in_batch)

@@ -154,7 +154,7 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
     )
   if kinds[0] in ("table", "csv", "tsv"):
     for path in files:
-      tables.check(path, fields)
+      tables.check_columns(path, fields)
   return [  # workers may have another working directory
     FilePartition(
       kinds[0], tuple(pathlib.Path(os.path.abspath(path)) for path in group), fields

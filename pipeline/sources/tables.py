@@ -30,7 +30,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _Read = Callable[[list[str]], Iterator[tuple[str, dict]]]
 
 
-def check(path: pathlib.Path, fields: DocumentFields):
+def check_columns(path: pathlib.Path, fields: DocumentFields):
   """Checks before any work that a file has the columns that a task reads.
 
   Raises:

@@ -305,7 +305,7 @@ def test_a_step_of_pytorch_reads_nothing_from_the_device(what, monkeypatch):
   trained = hugging_face.HuggingFace(make_config("tiny", longest=128))
   computation = hugging_face.Computation(trained, what)
   (batch,) = speedup.make_batches(plan_of(128), rows=3, number=1)["unpacked"]
-  prepared = computation.prepare(batch)
+  prepared = computation.to_device(batch)
 
   def refuse(*_, **__):
     raise AssertionError("a value was read")

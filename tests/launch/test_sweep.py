@@ -177,7 +177,7 @@ def test_every_sweep_of_the_project_can_be_run(path, capsys):
 
 def finish(folder, run, accuracy, *, metric="mlm_accuracy", **more):
   """What train.py leaves of a run."""
-  workdir.check(folder / run.name, run.settings)
+  workdir.check_folder(folder / run.name, run.settings)
   with workdir.claimed(folder / run.name):
     workdir.record(folder / run.name, run.settings.given, {})
     log = metrics.MetricsLog(folder / run.name)

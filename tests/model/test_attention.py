@@ -228,11 +228,11 @@ def test_what_an_implementation_cannot_do_is_refused(
 ):
   possible = {"attention_impl": "splash_interpret", "num_heads": 1, "positions": "learned"}
   possible |= {"hidden_size": 64, "dtype": jnp.bfloat16}
-  attention_lib.check(packs.small_gpt2(**possible), ROW_LENGTH)
+  attention_lib.check_model(packs.small_gpt2(**possible), ROW_LENGTH)
   if capability:
     as_if_on(monkeypatch, Device(capability))
   with pytest.raises(AttentionError, match=message):
-    attention_lib.check(packs.small_gpt2(**possible | fields), ROW_LENGTH)
+    attention_lib.check_model(packs.small_gpt2(**possible | fields), ROW_LENGTH)
 
 
 @pytest.mark.parametrize("implementation", ["blocks", "cudnn_packed"])
@@ -242,8 +242,8 @@ def test_token_types_that_may_alternate_are_refused_where_tokens_must_be_adjacen
   as_if_on(monkeypatch, Device("9.0"))
   needs = kernels.Needs("bfloat16", 64, 128, AttentionSpec(mask="token_type"))
   with pytest.raises(AttentionError, match=r"needs attention_mask=segment.* token_type"):
-    kernels.check(implementation, needs)
-  kernels.check("cudnn", needs)
+    kernels.check_kernel(implementation, needs)
+  kernels.check_kernel("cudnn", needs)
 
 
 # ---- auto ------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_auto_passes_over_a_kernel_that_is_wrong_on_the_device(monkeypatch):
   assert attention_lib.choose(packs.small_config(**fields), [128]).implementation == "xla"
   named = packs.small_config(**fields, attention_impl="cudnn")
   with pytest.raises(AttentionError, match="cudnn it is wrong, here"):
-    attention_lib.check(named, 128)
+    attention_lib.check_model(named, 128)
 
 
 def test_a_kernel_is_compared_with_xla_before_its_first_use(monkeypatch):

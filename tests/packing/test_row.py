@@ -237,7 +237,7 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
     ({"position_ids": [0, 1]}, {}, "field position_ids, which is computed here. Remove it"),
     ({"position_ids": None}, {}, "field position_ids, which is computed here. Remove it"),
     ({"position_ids": [0, 0]}, {}, "begin again inside a row, which is packed already"),
-    ({"sequence_starts": 9}, {}, "field sequence_starts, which is computed here"),
+    ({"cls_positions": 9}, {}, "field cls_positions, which is computed here"),
     ({}, {"max_sequences": 2.5}, "max_sequences is 2.5; expected"),
     ({}, {"max_sequences": 0}, "max_sequences is 0; expected at least 1"),
   ],

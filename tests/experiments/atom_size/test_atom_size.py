@@ -445,7 +445,7 @@ class TestTheWholeStudy:
     fields = atom_size.text_of(part)
     study = runs.make_study(folder, 64, [PACKED], text=fields, scale=TINY)
     config = study.runs[0][1].settings
-    dataset, _ = runs.prepare(config)
+    dataset, _ = runs.prepare_data(config)
     (held_out,) = make_held_out(config, dataset)
     evaluated = sum(int(batch["loss_mask"].sum()) for batch in held_out.batches())
     lengths, _ = atoms.documents(dataset.held_out)

@@ -164,15 +164,15 @@ def test_the_config_of_a_run_is_a_config_file(tmp_path):
 
 def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
   folder = tmp_path / "run"
-  workdir.check(folder, OTHER)
-  workdir.check(folder, CONFIG)  # a mistake before the run does not claim the folder
+  workdir.check_folder(folder, OTHER)
+  workdir.check_folder(folder, CONFIG)  # a mistake before the run does not claim the folder
   (folder / "summary.json").touch()  # of fewer steps
   with workdir.claimed(folder):
     workdir.record(folder, CONFIG, DATASET)
   assert not (folder / "summary.json").exists()
-  workdir.check(folder, CONFIG)
+  workdir.check_folder(folder, CONFIG)
   with pytest.raises(ConfigError, match=r"train\.steps was 5 and is now 6"):
-    workdir.check(folder, OTHER)
+    workdir.check_folder(folder, OTHER)
   workdir.check_same(folder, OTHER, groups=("seed",))
   workdir.check_same(folder, OTHER, groups=("train.",), ignore=("train.steps",))
   with pytest.raises(ConfigError, match=r"train\.steps was 5 and is now 6"):
@@ -195,14 +195,14 @@ def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
 )
 def test_what_a_run_stands_on_cannot_change(tmp_path, field, value, may_change):
   config = door.flat(base.get_config())
-  workdir.check(tmp_path, config)
+  workdir.check_folder(tmp_path, config)
   workdir.record(tmp_path, config, DATASET)
   config |= {field: value}
   if may_change:
-    assert workdir.check(tmp_path, config, allow_changes=True)
+    assert workdir.check_folder(tmp_path, config, allow_changes=True)
   else:
     with pytest.raises(ConfigError, match=f"another model, packing or .*{field} was"):
-      workdir.check(tmp_path, config, allow_changes=True)
+      workdir.check_folder(tmp_path, config, allow_changes=True)
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_what_a_run_stands_on_cannot_change(tmp_path, field, value, may_change):
 )
 def test_only_remedies_that_work_are_offered(tmp_path, field, value, remedy):
   config = door.flat(base.get_config())
-  workdir.check(tmp_path, config)
+  workdir.check_folder(tmp_path, config)
   workdir.record(tmp_path, config, DATASET)
   config |= {field: value}
   with pytest.raises(ConfigError) as raised:
-    workdir.check(tmp_path, config)
+    workdir.check_folder(tmp_path, config)
   assert f"{field} was" in str(raised.value)
   assert remedy.format(tmp_path) in str(raised.value)
   for other in {"allow_changed", "init_from"}:
@@ -230,10 +230,10 @@ def test_only_remedies_that_work_are_offered(tmp_path, field, value, remedy):
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
-  workdir.check(tmp_path, CONFIG)
+  workdir.check_folder(tmp_path, CONFIG)
   for _ in range(2):
     with workdir.claimed(tmp_path):
-      workdir.check(tmp_path, CONFIG)  # as another process does before it claims
+      workdir.check_folder(tmp_path, CONFIG)  # as another process does before it claims
       again = workdir.claimed(tmp_path)
       with pytest.raises(ConfigError, match="Another process trains in"), again:
         pass
@@ -242,7 +242,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(ConfigError, match="cannot be written"):
-    workdir.check(tmp_path / "file" / "run", CONFIG)
+    workdir.check_folder(tmp_path / "file" / "run", CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_no_run_begins_in_the_folder_of_a_model(tmp_path, name, content):
   """Its files would be overwritten, such as the config.json of Hugging Face."""
   (tmp_path / name).write_text(json.dumps(content))
   with pytest.raises(ConfigError, match=r"not a run. Name another folder, .*init_from="):
-    workdir.check(tmp_path, CONFIG, allow_changes=True)
+    workdir.check_folder(tmp_path, CONFIG, allow_changes=True)
   assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

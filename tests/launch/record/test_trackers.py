@@ -220,9 +220,9 @@ def test_only_numbers_and_the_config_go_to_wandb(tmp_path):
 def test_trackers_may_change_when_a_run_resumes(tmp_path):
   config = door.flat(get_config())
   other = config | {"train.trackers": "wandb"}
-  workdir.check(tmp_path / "run", config)
+  workdir.check_folder(tmp_path / "run", config)
   workdir.record(tmp_path / "run", config, {})
-  assert not workdir.check(tmp_path / "run", other)
+  assert not workdir.check_folder(tmp_path / "run", other)
 
 
 def test_names_are_separated_by_commas_and_must_be_known(monkeypatch):

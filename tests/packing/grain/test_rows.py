@@ -52,7 +52,7 @@ def test_a_row_is_that_of_make_rows(more):
       [rows[2 * plan.num_packs + number]], [{k: x[number] for k, x in batch.items()}]
     )
   assert batch["score"].dtype == np.float32
-  assert {"labels", "sequence_starts", "sequence_mask", "token_type_ids"} < batch.keys()
+  assert {"labels", "cls_positions", "sequence_mask", "token_type_ids"} < batch.keys()
 
 
 def test_each_epoch_has_every_example_once_with_other_neighbours():

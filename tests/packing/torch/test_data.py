@@ -111,18 +111,18 @@ def test_labels_of_sequences_stand_beside_their_starts():
   ]
   batch = PackedCollator(row_length=4, max_sequences=3)(packs)
   assert batch["labels"].tolist() == [[1, -100, -100], [0, 2, -100]]
-  assert batch["sequence_starts"].tolist() == [[0, 0, 0], [0, 1, 0]]
+  assert batch["cls_positions"].tolist() == [[0, 0, 0], [0, 1, 0]]
   mask = batch["sequence_mask"]
   assert mask.tolist() == [[True, False, False], [True, True, False]]
   assert batch["score"][mask].tolist() == [0.5, 1.5, 2.5]
   assert batch["score"][~mask].isnan().all()
   assert batch["score"].dtype == torch.float32
-  assert batch["labels"].dtype == batch["sequence_starts"].dtype == torch.int64
+  assert batch["labels"].dtype == batch["cls_positions"].dtype == torch.int64
   logits = torch.zeros(2, 3, 5)  # with labels of 32 bits PyTorch refuses this
   loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
   assert loss.item() == pytest.approx(math.log(5))
   rows = torch.arange(2)[:, None]
-  assert batch["input_ids"][rows, batch["sequence_starts"]][mask].tolist() == [5, 7, 8]
+  assert batch["input_ids"][rows, batch["cls_positions"]][mask].tolist() == [5, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_flash_boundaries_have_one_shape():
     assert batch["input_ids"].shape == (1, 12)
     assert "attention_mask" not in batch  # transformers would prefer it to the boundaries
     used = batch["sequence_mask"]
-    starts = batch["sequence_starts"][used].tolist()
+    starts = batch["cls_positions"][used].tolist()
     assert {*starts} < {*ends.tolist()}
     assert starts[-1] >= 6  # in the second row
   assert len(shapes) == 1

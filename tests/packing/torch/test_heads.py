@@ -149,7 +149,7 @@ def test_means_over_the_one_long_row_are_those_of_its_sequences():
   for flat in (False, True):
     form = {"attention": "flash", "implementation": "flash_attention_2"} if flat else {}
     batch = PackedCollator(row_length=ROW, **form)(rows)
-    places = batch["sequence_starts"], batch["sequence_ends"]
+    places = batch["cls_positions"], batch["sequence_ends"]
     shape = (1, 2 * ROW, 5) if flat else hidden.shape
     pooled = heads._pool(model, hidden.view(shape), batch, *places)
     found.append(pooled.view(2, 4, 5)[batch["sequence_mask"]])
@@ -272,7 +272,7 @@ def test_a_packed_batch_without_places_is_refused():
   assert "labels" not in batch
   assert model(**batch).loss is None
   del batch["sequence_ends"]
-  with pytest.raises(packing.InputError, match="needs input_ids, sequence_starts"):
+  with pytest.raises(packing.InputError, match="needs input_ids, cls_positions"):
     model(**batch)
 
 
@@ -295,7 +295,7 @@ def test_places_are_those_of_the_first_and_the_last_token():
   collator = PackedCollator(row_length=9, max_sequences=3, length_multiple=2, causal=True)
   pack = [{"input_ids": [1] * n, "label": n} for n in (3, 1, 2)]
   batch = collator([pack, pack[:1]])
-  assert batch["sequence_starts"].tolist() == [[0, 4, 6], [0, 0, 0]]
+  assert batch["cls_positions"].tolist() == [[0, 4, 6], [0, 0, 0]]
   assert batch["sequence_ends"].tolist() == [[2, 4, 7], [2, 0, 0]]
   flat = PackedCollator(row_length=9, max_sequences=3, causal=True, attention="flash")
   assert flat([pack, pack[:1]])["sequence_ends"].tolist() == [[2, 3, 5], [11, 9, 9]]
