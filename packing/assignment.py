@@ -3,33 +3,98 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from packing.errors import check_integer
-from packing.histogram import Histogram, check_same_lengths
+from packing.histogram import Histogram
+from packing.permutation import permute, word_of
 from packing.problem import Strategy
 
+_PACKS_AT_ONCE = 1 << 14  # their arrays fit into the cache
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Assignment:
-  """Which sequences share a pack, in compressed sparse row form.
 
-  `len(assignment)` is the number of packs; `assignment[i]` holds the sequence numbers of
-  pack `i`.
+def sort_by_length(lengths: np.ndarray) -> np.ndarray:
+  """The numbers of sequences, from the shortest to the longest; equal ones in order.
 
-  Attributes:
-    offsets: int64[num_packs + 1]; pack `i` holds `sequence_ids[offsets[i]:offsets[i + 1]]`.
-    sequence_ids: int64[num_sequences]; holds each sequence number exactly once.
+  Args:
+    lengths: int[N], in tokens.
+
+  Returns:
+    uint32[N], or uint64[N] if there are more than 2^32 sequences.
+  """
+  # NumPy sorts 16-bit integers by counting; longer ones fall back to a merge sort.
+  small = np.uint16 if lengths.max(initial=0) < 2**16 else np.uint32
+  order = np.argsort(lengths.astype(small, copy=False), kind="stable")
+  return order.astype(np.uint32 if lengths.size <= 2**32 else np.uint64)
+
+
+class Slots:
+  """The places of a plan's packs, in order; what all its assignments share.
+
+  Its size depends on the number of different packs, not on the number of sequences.
+
+  Args:
+    histogram: the lengths of the plan.
+    strategies: K different tuples of lengths in tokens.
+    repeat_counts: int64[K]; how many packs use each strategy.
   """
 
-  offsets: np.ndarray
-  sequence_ids: np.ndarray
+  def __init__(
+    self, histogram: Histogram, strategies: Sequence[Strategy], repeat_counts: np.ndarray
+  ):
+    self.counts = histogram.counts
+    self.starts = np.concatenate([[0], np.cumsum(histogram.counts)])  # of each length
+    self.first_packs = np.concatenate([[0], np.cumsum(repeat_counts)])  # of each strategy
+    depths = np.array([len(s) for s in strategies], np.int64)
+    self.first_slots = np.concatenate([[0], np.cumsum(depths)])
+    self.depth = int(depths.max())
+    # Pack j of a strategy takes sequence `first_ranks + j` of the slot's length.
+    self.lengths = np.fromiter((n for s in strategies for n in s), np.int64)
+    repeats = np.repeat(repeat_counts, depths)
+    by_length = np.argsort(self.lengths, kind="stable")
+    taken = np.cumsum(repeats[by_length]) - repeats[by_length]
+    self.first_ranks = np.empty_like(self.lengths)
+    self.first_ranks[by_length] = taken - self.starts[self.lengths[by_length] - 1]
 
   @property
   def num_packs(self) -> int:
-    return self.offsets.size - 1
+    return int(self.first_packs[-1])
+
+  @functools.cached_property
+  def offsets(self) -> np.ndarray:
+    """int64[num_packs + 1]; where each pack begins when packs are laid end to end."""
+    repeats = np.diff(self.first_packs)
+    return np.append(0, np.cumsum(np.repeat(np.diff(self.first_slots), repeats)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Assignment:
+  """Which sequences share a pack.
+
+  `len(assignment)` is the number of packs; `assignment[i]` holds the sequence numbers of
+  pack `i`. Each pack is computed when it is asked for, so an assignment takes no memory of
+  its own, and another one takes no time: a keyed permutation says which of the sequences of
+  a length goes where (`packing.permutation`).
+
+  Attributes:
+    slots: the places of the plan.
+    by_length: uint32[num_sequences] or uint64; sequence numbers by length, from
+      `sort_by_length`. May be mapped from a file.
+    seed: selects the permutations.
+  """
+
+  slots: Slots
+  by_length: np.ndarray
+  seed: int
+
+  def __repr__(self) -> str:
+    return f"<Assignment: {self.by_length.size:,} sequences in {self.num_packs:,} packs>"
+
+  @property
+  def num_packs(self) -> int:
+    return self.slots.num_packs
 
   def __len__(self) -> int:
     return self.num_packs
@@ -37,47 +102,82 @@ class Assignment:
   def __getitem__(self, pack: int) -> np.ndarray:
     if not 0 <= pack < self.num_packs:
       raise IndexError(f"There are {self.num_packs} packs, numbered from 0; found {pack}.")
-    return self.sequence_ids[self.offsets[pack] : self.offsets[pack + 1]]
+    row = self.sequences([pack])[0]
+    return row[row >= 0]
 
   def __iter__(self) -> Iterator[np.ndarray]:
-    return iter(np.split(self.sequence_ids, self.offsets[1:-1]) if len(self) else [])
+    for first in range(0, self.num_packs, _PACKS_AT_ONCE):
+      rows = self.sequences(np.arange(first, min(first + _PACKS_AT_ONCE, self.num_packs)))
+      yield from (row[: np.count_nonzero(row >= 0)] for row in rows)
 
+  def sequences(self, packs) -> np.ndarray:
+    """The sequence numbers of some packs.
 
-def assign(
-  histogram: Histogram,
-  strategies: list[Strategy],
-  repeat_counts: np.ndarray,
-  lengths,
-  *,
-  seed: int,
-) -> Assignment:
-  """Implements `Plan.assign`.
+    Args:
+      packs: int[n]; numbers of packs, in any order.
 
-  The sequences are sorted by length in one counting sort and shuffled within each length.
-  Then each slot of each strategy takes the next sequences of its length. Every assignment
-  of sequences to slots of their length is equally likely.
-  """
-  seed = check_integer("seed", seed, at_least=0)
-  lengths, counts = check_same_lengths(lengths, histogram), histogram.counts
-  # NumPy sorts 16-bit integers by counting; longer rows fall back to a merge sort.
-  small = np.uint16 if counts.size < 2**16 else np.uint32
-  by_length = np.argsort(lengths.astype(small, copy=False), kind="stable")
-  starts = np.concatenate([[0], np.cumsum(counts)])
-  rng = np.random.default_rng(seed)
-  for index in np.flatnonzero(counts > 1).tolist():
-    rng.shuffle(by_length[starts[index] : starts[index + 1]])
-  sequence_ids = np.empty(lengths.size, np.int64)
-  taken = starts[:-1].tolist()
-  at = 0
-  for strategy, count in zip(strategies, repeat_counts.tolist(), strict=True):
-    depth = len(strategy)
-    packs = sequence_ids[at : at + count * depth].reshape(count, depth)
-    for slot, length in enumerate(strategy):
-      first = taken[length - 1]
-      packs[:, slot] = by_length[first : first + count]
-      taken[length - 1] = first + count
-    at += count * depth
-  depths = np.repeat(np.array([len(s) for s in strategies], np.int64), repeat_counts)
-  offsets = np.zeros(depths.size + 1, np.int64)
-  np.cumsum(depths, out=offsets[1:])
-  return Assignment(offsets, sequence_ids)
+    Returns:
+      int64[n, depth]; a row for each pack, filled up with -1 behind its sequences. `depth`
+      is the most sequences of a pack of the plan.
+
+    Example:
+      >>> import packing
+      >>> plan = packing.pack([3, 5, 2], max_sequence_length=5)
+      >>> plan.assign([3, 5, 2]).sequences([1, 0]).tolist()
+      [[1, -1], [2, 0]]
+    """
+    slots, packs = self.slots, np.asarray(packs, np.int64)
+    strategies = np.searchsorted(slots.first_packs, packs, side="right") - 1
+    firsts, ends = slots.first_slots[strategies], slots.first_slots[strategies + 1]
+    places = firsts[:, None] + np.arange(slots.depth)
+    inside = places < ends[:, None]
+    places = places[inside]
+    repeats = np.broadcast_to(
+      (packs - slots.first_packs[strategies])[:, None], inside.shape
+    )
+    of_length = slots.lengths[places] - 1
+    ranks = slots.first_ranks[places] + repeats[inside]
+    found = np.full(inside.shape, -1, np.int64)
+    word = self._keys.dtype
+    shuffled = permute(
+      ranks.astype(word), slots.counts[of_length].astype(word), self._keys[of_length]
+    )
+    found[inside] = self.by_length[slots.starts[of_length] + shuffled.astype(np.int64)]
+    return found
+
+  @functools.cached_property
+  def _keys(self) -> np.ndarray:
+    """A key for each length."""
+    word = word_of(int(self.slots.counts.max()))
+    return np.random.SeedSequence(self.seed).generate_state(self.slots.counts.size, word)
+
+  @property
+  def offsets(self) -> np.ndarray:
+    """int64[num_packs + 1]; pack `i` is `sequence_ids[offsets[i]:offsets[i + 1]]`."""
+    return self.slots.offsets
+
+  @functools.cached_property
+  def sequence_ids(self) -> np.ndarray:
+    """int64[num_sequences]; the sequence numbers of all packs, end to end.
+
+    This takes memory for all sequences; `sequences` gives those of some packs.
+    """
+    slots, word = self.slots, self._keys.dtype.type
+    shuffled = np.empty(self.by_length.size, self.by_length.dtype)
+    for index in np.flatnonzero(slots.counts).tolist():
+      start, count = int(slots.starts[index]), int(slots.counts[index])
+      size, key = np.array([count], word), self._keys[index : index + 1]
+      for first in range(0, count, _PACKS_AT_ONCE):
+        ranks = np.arange(first, min(first + _PACKS_AT_ONCE, count), dtype=word)
+        taken = self.by_length[start + permute(ranks, size, key).astype(np.int64)]
+        shuffled[start + first : start + first + ranks.size] = taken
+    ids = np.empty(shuffled.size, np.int64)
+    at = 0
+    for number, repeats in enumerate(np.diff(slots.first_packs).tolist()):
+      first, end = slots.first_slots[number : number + 2].tolist()
+      packs = ids[at : at + repeats * (end - first)].reshape(repeats, end - first)
+      begins = slots.starts[slots.lengths[first:end] - 1] + slots.first_ranks[first:end]
+      for slot, begin in enumerate(begins.tolist()):
+        packs[:, slot] = shuffled[begin : begin + repeats]
+      at += packs.size
+    return ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing.context
 import os
 import tempfile
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from packing.assignment import Assignment
+from packing.assignment import Assignment, sort_by_length
 from packing.errors import InputError, check_integer
 from packing.histogram import check_same_lengths
 from packing.plan import Plan
@@ -35,74 +36,51 @@ class PerEpoch:
     return PerEpoch, (self._make,)
 
 
-class SharedEpochs:
-  """Like `PerEpoch` for assignments, of which processes share the last two.
+class SharedOrder:
+  """Sequence numbers by length, in a temporary file that processes share.
 
-  They are in a temporary file that each process maps, so they take memory once, however
-  many workers there are. The process that made the object removes the file.
+  Each process maps the file, so the numbers take memory once, however many workers there
+  are. The process that made the object removes the file.
 
   Args:
-    make: gives the assignment of an epoch. Those of all epochs have packs of the same
-      sizes. It is called for epoch 0 at once, before workers start.
+    lengths: int[N], in tokens.
 
   Raises:
     InputError: the folder for temporary files has no room.
   """
 
-  def __init__(self, make: Callable[[int], Assignment]):
-    self._make, self._lock = make, threading.Lock()
-    first = make(0)
-    self._sizes = first.num_packs, first.sequence_ids.size
-    size = 8 * (3 + first.offsets.size + 2 * first.sequence_ids.size)
-    handle, self._path = tempfile.mkstemp(prefix="isopack-", suffix=".assignments")
+  def __init__(self, lengths: np.ndarray):
+    self._lengths = lengths
+    order = sort_by_length(lengths)
+    handle, self._path = tempfile.mkstemp(prefix="isopack-", suffix=".by_length")
     weakref.finalize(self, _remove, self._path, os.getpid())
     try:
-      # Where it can, reserves the room: that a page cannot be written would be no error.
-      reserve = getattr(os, "posix_fallocate", lambda *x: os.ftruncate(x[0], x[2]))
-      reserve(handle, 0, size)
+      # A full disk is an error here; on a page that is written later it would be a crash.
+      with os.fdopen(handle, "wb") as file:
+        file.write(order.data)
     except OSError as error:
       raise InputError(
-        f"{self._path} needs {size} bytes, in which workers share assignments: {error}. "
-        "Set TMPDIR to a folder with room."
+        f"{self._path} needs {order.nbytes} bytes, in which workers share the order of "
+        f"sequences: {error}. Set TMPDIR to a folder with room."
       ) from error
-    finally:
-      os.close(handle)
-    self._map()
-    self._offsets[:] = first.offsets
-    self._epochs[:], self._newest[:] = -1, 0
-    self._write(0, first)
+    self._type = order.dtype
 
-  def _map(self):
-    packs, number = self._sizes
-    flat = np.memmap(self._path, np.int64, "r+")
-    parts = np.split(flat.view(np.ndarray), np.cumsum([2, 1, packs + 1, number]))
-    self._epochs, self._newest, self._offsets, *self._ids = parts
-
-  def _write(self, epoch: int, assignment: Assignment):
-    slot = 1 - int(self._newest[0])  # so that the newest stays whole for its readers
-    self._epochs[slot] = -1
-    self._ids[slot][:] = assignment.sequence_ids
-    self._epochs[slot], self._newest[0] = epoch, slot
-
-  def __call__(self, epoch: int) -> Assignment:
-    with self._lock:
-      if epoch not in self._epochs:
-        self._write(epoch, self._make(epoch))
-      ids = self._ids[self._epochs.tolist().index(epoch)].view()
-    ids.flags.writeable = False
-    return Assignment(self._offsets, ids)
+  @functools.cached_property
+  def array(self) -> np.ndarray:
+    """uint32[N] or uint64[N]; read-only."""
+    return np.memmap(self._path, self._type, "r")
 
   def __getstate__(self) -> tuple:
-    return self._make, self._path, self._sizes
+    # A worker that this process starts needs only the name of the file.
+    starts_worker = multiprocessing.context.get_spawning_popen() is not None
+    return None if starts_worker else self._lengths, self._path, self._type
 
   def __setstate__(self, state: tuple):
-    make, path, sizes = state
-    if not os.path.exists(path):  # that process has ended, or is on another machine
-      self.__init__(make)  # type: ignore[misc]
+    lengths, path, kind = state
+    if lengths is not None and not os.path.exists(path):
+      self.__init__(lengths)  # type: ignore[misc]  # that process has ended
       return
-    self._make, self._path, self._sizes = make, path, sizes
-    self._lock = threading.Lock()
-    self._map()
+    self._lengths, self._path, self._type = lengths, path, kind
 
 
 def _remove(path: str, process: int):
@@ -111,10 +89,17 @@ def _remove(path: str, process: int):
       os.remove(path)
 
 
-def assign_epoch(plan: Plan, lengths: np.ndarray, seed: int, epoch: int) -> Assignment:
-  """The assignment of an epoch, with the packs in the order of the plan."""
+def assign_epoch(plan: Plan, by_length: np.ndarray, seed: int, epoch: int) -> Assignment:
+  """The assignment of an epoch, with the packs in the order of the plan.
+
+  Args:
+    plan: the plan of all epochs.
+    by_length: from `sort_by_length`, of lengths that the plan was made for.
+    seed: selects the assignments, together with the epoch.
+    epoch: the number of the epoch, from 0.
+  """
   (own_seed,) = np.random.SeedSequence([seed, epoch]).generate_state(1)
-  return plan.assign(lengths, seed=int(own_seed))
+  return Assignment(plan.slots, by_length, int(own_seed))
 
 
 class PlannedPacks:
@@ -126,7 +111,7 @@ class PlannedPacks:
     plan: a plan for exactly these lengths.
     lengths: int[N]; tokens of each example. Without it, all examples are read once.
     seed: determines the assignments, together with the epoch.
-    keep: keeps assignments: `PerEpoch` for this process, `SharedEpochs` for workers, too.
+    shared: whether workers share the order of sequences, in a temporary file.
 
   Raises:
     InputError: the plan is for other lengths, or an example has no list of tokens or is
@@ -148,25 +133,26 @@ class PlannedPacks:
     *,
     lengths: Any = None,
     seed: int = 0,
-    keep: Callable[[Callable[[int], Assignment]], Any] = PerEpoch,
+    shared: bool = False,
   ):
     if lengths is None:
       lengths = [length_of(examples[i], f"Example {i}") for i in range(len(examples))]
     self.plan, self._examples, self._same_types = plan, examples, SameTypes()
     lengths = check_same_lengths(lengths, plan.histogram)
-    # Workers that are not forked get a copy, of 2 bytes a sequence or even 1.
     lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
-    seed = check_integer("seed", seed, at_least=0)
-    self._assigned = keep(functools.partial(assign_epoch, plan, lengths, seed))
+    self._seed = check_integer("seed", seed, at_least=0)
+    self._order = SharedOrder(lengths) if shared else sort_by_length(lengths)
 
   def assignment(self, epoch: int) -> Assignment:
     """Which examples share a pack in an epoch."""
-    return self._assigned(check_integer("epoch", epoch, at_least=0))
+    epoch = check_integer("epoch", epoch, at_least=0)
+    order = self._order.array if isinstance(self._order, SharedOrder) else self._order
+    return assign_epoch(self.plan, order, self._seed, epoch)
 
   def read(self, epoch: int, numbers: Sequence[int]) -> list[list[Any]]:
     """The examples of some packs."""
-    assignment = self.assignment(epoch)
-    packs = [assignment[number].tolist() for number in numbers]
+    rows = self.assignment(epoch).sequences(numbers).tolist()
+    packs = [[i for i in row if i >= 0] for row in rows]
     flat = [i for pack in packs for i in pack]
     if hasattr(self._examples, "__getitems__"):
       examples = iter(self._examples.__getitems__(flat))

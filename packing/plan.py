@@ -9,12 +9,12 @@ import json
 
 import numpy as np
 
-from packing import assignment, certificate, files
+from packing import certificate, files
 from packing.algorithms.pricing import check_weights, dual_bound
-from packing.assignment import Assignment
+from packing.assignment import Assignment, Slots, sort_by_length
 from packing.certificate import Certificate
 from packing.errors import InputError, check_integer, short_repr
-from packing.histogram import Histogram
+from packing.histogram import Histogram, check_same_lengths
 from packing.problem import Geometry, Problem, Strategy
 
 FORMAT, VERSION = "isopack-plan", 1  # of plan files
@@ -237,9 +237,14 @@ class Plan:
       >>> assignment.offsets.tolist(), assignment.sequence_ids.tolist()
       ([0, 2, 3], [2, 0, 1])
     """
-    return assignment.assign(
-      self.histogram, self.strategies, self.repeat_counts, lengths, seed=seed
-    )
+    lengths = check_same_lengths(lengths, self.histogram)
+    seed = check_integer("seed", seed, at_least=0)
+    return Assignment(self.slots, sort_by_length(lengths), seed)
+
+  @functools.cached_property
+  def slots(self) -> Slots:
+    """The places of the packs, which all assignments share."""
+    return Slots(self.histogram, self.strategies, self.repeat_counts)
 
   def as_dict(self) -> dict:
     """The object that a plan file holds; `packing.planfile` describes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pathlib
@@ -15,6 +16,7 @@ import pyarrow.ipc
 
 from packing import InputError
 from packing.arrow import open_arrow
+from packing.assignment import sort_by_length
 
 SCHEMA = pa.schema(
   [
@@ -214,6 +216,11 @@ class SequenceStore:
 
   def __len__(self) -> int:
     return self.lengths.size
+
+  @functools.cached_property
+  def by_length(self) -> np.ndarray:
+    """uint32[num_sequences]; sequence numbers from the shortest to the longest."""
+    return sort_by_length(self.lengths)
 
   def records(self) -> Iterator[dict]:
     """Each sequence as a dictionary, with a few in memory at a time."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from packing.assignment import assign
+from packing.assignment import Assignment, Slots, sort_by_length
 from packing.batches import Cost, deal
 from packing.batches.exchange import Ceiling, Dealt
 from packing.batches.fewest import fewest
@@ -207,7 +207,8 @@ def _fewest_of_one(sizes: np.ndarray, limit: int) -> np.ndarray:
   counts = np.array([count for count, _ in best.packs])
   strategies = [strategy for _, strategy in best.packs]
   pack_of = np.empty(sizes.size, np.int64)
-  for number, ids in enumerate(assign(histogram, strategies, counts, sizes, seed=0)):
+  slots = Slots(histogram, strategies, counts)
+  for number, ids in enumerate(Assignment(slots, sort_by_length(sizes), seed=0)):
     pack_of[ids] = number
   return pack_of
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 import packing
-from packing.epochs import PlannedPacks, SharedEpochs
+from packing.epochs import PlannedPacks
 from packing.errors import check_integer
 
 
@@ -18,8 +18,8 @@ class PackedDataset(Dataset):
 
   Use it with `PackedCollator`. Samplers shuffle the packs, and `DistributedSampler` deals
   them to ranks. `set_epoch` makes a new random choice of which sequences share a pack, also
-  in persistent workers. The choice is in a temporary file of about 20 bytes a sequence that
-  all workers map.
+  in persistent workers. The packs are computed when they are read; what all workers share
+  is a temporary file of 4 bytes a sequence.
 
   Args:
     dataset: gives an example for each number, such as a list or a Hugging Face dataset.
@@ -40,13 +40,12 @@ class PackedDataset(Dataset):
   def __init__(
     self, dataset: Any, plan: packing.Plan, *, lengths: Any = None, seed: int = 0
   ):
-    self._packs = PlannedPacks(dataset, plan, lengths=lengths, seed=seed, keep=SharedEpochs)
+    self._packs = PlannedPacks(dataset, plan, lengths=lengths, seed=seed, shared=True)
     # In shared memory, so that workers see the epoch that the main process sets.
     self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
   def set_epoch(self, epoch: int):
     """Draws other packs; to be called before the loader begins the epoch."""
-    self._packs.assignment(epoch)  # made once, here, and not in each worker
     self._epoch[0] = check_integer("epoch", epoch, at_least=0)
 
   @property
@@ -62,8 +61,7 @@ class PackedDataset(Dataset):
   @property
   def assignment(self) -> packing.Assignment:
     """Which examples share a pack in this epoch."""
-    own = self._packs.assignment(self.epoch)
-    return packing.Assignment(own.offsets.copy(), own.sequence_ids.copy())
+    return self._packs.assignment(self.epoch)
 
   def __len__(self) -> int:
     return self._packs.plan.num_packs

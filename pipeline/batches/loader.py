@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import functools
 import math
 from collections.abc import Iterator
 from typing import Self
@@ -13,8 +12,9 @@ import grain
 import numpy as np
 
 import packing
-from packing.epochs import PerEpoch, assign_epoch
+from packing.epochs import assign_epoch
 from packing.errors import check, check_integer
+from packing.histogram import check_same_lengths
 from pipeline.batches.balance import BALANCES, Balance, BalancedOrder
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -81,7 +81,7 @@ class RowLoader(abc.ABC):
     self._set_process(0, 1)
 
   def for_process(self, process_index: int, process_count: int) -> Self:
-    """A copy of this loader for another process; both share the assignments.
+    """A copy of this loader for another process; both share the order of sequences.
 
     Raises:
       InputError: the processes do not divide the batch, or a number is out of range.
@@ -201,7 +201,7 @@ class PackedLoader(RowLoader):
   ):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256, self.seed = plan_sha256(plan), seed
-    self._assigned = PerEpoch(functools.partial(assign_epoch, plan, store.lengths, seed))
+    check_same_lengths(store.lengths, plan.histogram)
     self.balance, self._devices = balance, devices
     self._set_group(devices, batch_size)
     super().__init__(
@@ -249,11 +249,8 @@ class PackedLoader(RowLoader):
     return self.masking.max_masked(self.plan.row_length, self.plan.packing_depth)
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
-    assignment = self._assigned(epoch or 0)
-    starts, ends = assignment.offsets[rows], assignment.offsets[rows + 1]
-    slots = starts[:, None] + np.arange(self.plan.packing_depth)
-    inside = slots < ends[:, None]
-    return np.where(inside, assignment.sequence_ids[np.where(inside, slots, 0)], -1)
+    assignment = assign_epoch(self.plan, self.store.by_length, self.seed, epoch or 0)
+    return assignment.sequences(rows)
 
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
     parts = []

@@ -180,16 +180,13 @@ def test_a_state_that_would_mean_other_batches_is_refused(store, state, message)
   assert batches.get_state() == before
 
 
-@pytest.mark.parametrize("change", ["numpy", "grain", "seed"])
-def test_another_order_of_rows_is_not_resumed(store, monkeypatch, change):
-  """As with a version of NumPy or Grain that shuffles differently, or another seed."""
+@pytest.mark.parametrize("change", ["grain", "seed"])
+def test_another_order_of_rows_is_not_resumed(store, change):
+  """As with a version of Grain that shuffles differently, or another seed."""
   batches = make_loader(store).iterate()
   for _ in range(5):
     next(batches)
   state = batches.get_state()
-  if change == "numpy":
-    real = np.random.default_rng
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: real([seed, 1]))
   other = make_loader(store, seed=4 if change == "seed" else 3)
   if change == "grain":
     other._rows = make_loader(store, seed=4)._rows
