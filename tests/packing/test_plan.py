@@ -1,5 +1,8 @@
 """Histograms, plans and assignments: what they hold, and what they refuse."""
 
+import dataclasses
+import tracemalloc
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -26,6 +29,28 @@ def test_an_assignment_uses_each_sequence_once_and_fits(given, seed):
   tokens = np.add.reduceat(lengths[assignment.sequence_ids], assignment.offsets[:-1])
   assert tokens.max() <= plan.row_length
   assert np.diff(assignment.offsets).max() <= 3
+
+
+def test_packs_are_computed_in_any_order_without_memory_for_all():
+  lengths = np.random.default_rng(0).integers(1, 65, 300_000).astype(np.uint8)
+  plan = packing.pack(lengths, max_sequence_length=64, algorithm="spfhp")
+  assignment = plan.assign(lengths, seed=5)
+  numbers = np.random.default_rng(1).permutation(plan.num_packs)[:500]
+  tracemalloc.start()
+  other = dataclasses.replace(assignment, seed=6)
+  rows, others = assignment.sequences(numbers), other.sequences(numbers)
+  _, most = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert most < 1e6  # one array of all sequences would be 1.2e6 or more
+  assert (rows != others).any()
+  assert rows.shape == (500, plan.packing_depth)
+  for found in (assignment, other):
+    ends = found.offsets[1:]
+    np.testing.assert_array_equal(np.sort(found.sequence_ids), np.arange(lengths.size))
+    packs = np.split(found.sequence_ids, ends[:-1])
+    assert all(lengths[pack].sum() <= 64 for pack in packs)
+    for number, row in zip(numbers, found.sequences(numbers), strict=True):
+      np.testing.assert_array_equal(row[row >= 0], packs[number])
 
 
 def test_another_seed_gives_another_assignment_of_the_same_plan():
