@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from packing.histogram import Histogram
-from packing.permutation import permute, word_of
+from packing.permutation import permute
 from packing.problem import Strategy
 
 _PACKS_AT_ONCE = 1 << 14  # their arrays fit into the cache
@@ -138,18 +138,16 @@ class Assignment:
     of_length = slots.lengths[places] - 1
     ranks = slots.first_ranks[places] + repeats[inside]
     found = np.full(inside.shape, -1, np.int64)
-    word = self._keys.dtype
-    shuffled = permute(
-      ranks.astype(word), slots.counts[of_length].astype(word), self._keys[of_length]
-    )
-    found[inside] = self.by_length[slots.starts[of_length] + shuffled.astype(np.int64)]
+    counts = slots.counts[of_length].view(np.uint64)
+    shuffled = permute(ranks.view(np.uint64), counts, self._keys[of_length])
+    found[inside] = self.by_length[slots.starts[of_length] + shuffled.view(np.int64)]
     return found
 
   @functools.cached_property
   def _keys(self) -> np.ndarray:
-    """A key for each length."""
-    word = word_of(int(self.slots.counts.max()))
-    return np.random.SeedSequence(self.seed).generate_state(self.slots.counts.size, word)
+    """uint64[R]; a key for each length."""
+    seed = np.random.SeedSequence(self.seed)
+    return seed.generate_state(self.slots.counts.size, np.uint64)
 
   @property
   def offsets(self) -> np.ndarray:
@@ -162,14 +160,14 @@ class Assignment:
 
     This takes memory for all sequences; `sequences` gives those of some packs.
     """
-    slots, word = self.slots, self._keys.dtype.type
+    slots = self.slots
     shuffled = np.empty(self.by_length.size, self.by_length.dtype)
     for index in np.flatnonzero(slots.counts).tolist():
       start, count = int(slots.starts[index]), int(slots.counts[index])
-      size, key = np.array([count], word), self._keys[index : index + 1]
+      size, key = np.array([count], np.uint64), self._keys[index : index + 1]
       for first in range(0, count, _PACKS_AT_ONCE):
-        ranks = np.arange(first, min(first + _PACKS_AT_ONCE, count), dtype=word)
-        taken = self.by_length[start + permute(ranks, size, key).astype(np.int64)]
+        ranks = np.arange(first, min(first + _PACKS_AT_ONCE, count), dtype=np.uint64)
+        taken = self.by_length[start + permute(ranks, size, key).view(np.int64)]
         shuffled[start + first : start + first + ranks.size] = taken
     ids = np.empty(shuffled.size, np.int64)
     at = 0

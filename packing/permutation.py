@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-# Of each word size: the shifts and odd factors of a hash that mixes all bits. 32 bits: the
-# end of MurmurHash3; 64 bits: splitmix64 (Stafford's mix 13).
-_MIXERS: dict[type, tuple] = {
-  np.uint32: (16, 0x85EBCA6B, 13, 0xC2B2AE35, 16),
-  np.uint64: (30, 0xBF58476D1CE4E5B9, 27, 0x94D049BB133111EB, 31),
-}
-_LARGEST_OF_32_BITS = 2**31
+from packing.splitmix import GAMMA, mix
+
 # Fewer rounds than this favour some orders; tests/packing/test_permutation.py counts them.
 _ROUNDS, _ROUNDS_OF_FEW, _FEW = 8, 24, 64
-
-
-def word_of(largest: int) -> type:
-  """The type that computes with sizes up to `largest`: uint32, or uint64 above 2^31."""
-  return np.uint32 if largest <= _LARGEST_OF_32_BITS else np.uint64
+_HALF = np.uint64(32)
 
 
 def permute(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -29,18 +20,18 @@ def permute(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarr
   through the network again until they are.
 
   Args:
-    places: uint32[m] or uint64[m], each below its size.
-    sizes: of the same type, [m]; n of each place, from 1. At most 2^31 with 32 bits. Or [1]
-      if all are the same, which is faster.
-    keys: of the same type and shape as `sizes`; selects the permutation.
+    places: uint64[m], each below its size.
+    sizes: uint64[m]; n of each place, from 1 to 2^62. Or [1] if all are the same, which is
+      faster.
+    keys: uint64 of the same shape as `sizes`; selects the permutation.
 
   Returns:
-    Of the same type, [m].
+    uint64[m].
 
   Example:
-    >>> places, five = np.arange(5, dtype=np.uint32), np.array([5], np.uint32)
-    >>> sorted(permute(places, five, np.array([7], np.uint32)).tolist())
-    [0, 1, 2, 3, 4]
+    >>> places = np.arange(5, dtype=np.uint64)
+    >>> permute(places, np.array([5], np.uint64), np.array([7], np.uint64)).tolist()
+    [1, 2, 4, 0, 3]
   """
   few = sizes < _FEW
   if few.all() or not few.any():
@@ -53,9 +44,9 @@ def permute(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarr
 
 def _walk(places, sizes, keys, rounds: int) -> np.ndarray:
   """Applies the network until each result is below its size."""
-  one = places.dtype.type(1)
+  one = np.uint64(1)
   # About the square root; even, since odd numbers alone give no odd permutations.
-  lefts = np.ceil(np.sqrt(sizes)).astype(places.dtype)
+  lefts = np.ceil(np.sqrt(sizes)).astype(np.uint64)
   lefts += lefts & one
   rights = (sizes + (lefts - one)) // lefts
   result = _network(places, lefts, rights, keys, rounds)
@@ -66,30 +57,16 @@ def _walk(places, sizes, keys, rounds: int) -> np.ndarray:
 
 
 def _network(places, lefts, rights, keys, rounds: int) -> np.ndarray:
-  """A Feistel network: adds a hash of one half to the other, in turn."""
-  word = places.dtype.type
-  half = word(places.dtype.itemsize * 4)
+  """A Feistel network: adds a hash of one number to the other, in turn."""
   one, other = np.divmod(places, rights)
   size_of_one, size_of_other = lefts, rights
   for number in range(rounds):
-    added = other + (keys ^ word(number * 0x9E3779B9 & 0xFFFFFFFF))
-    _mix(added)
-    # The upper half of the bits, times the size: a number below the size.
-    added >>= half
-    added *= size_of_one
-    added >>= half
-    added += one
-    np.minimum(added, added - size_of_one, out=added)  # modulo the size: below 0 is large
-    one, other = other, added
+    hashed = mix(other + (keys ^ np.uint64(number * GAMMA % 2**64)))
+    hashed >>= _HALF
+    hashed *= size_of_one
+    hashed >>= _HALF  # now below the size
+    hashed += one
+    np.minimum(hashed, hashed - size_of_one, out=hashed)  # modulo the size
+    one, other = other, hashed
     size_of_one, size_of_other = size_of_other, size_of_one
   return one * rights + other  # after an even number of rounds
-
-
-def _mix(values: np.ndarray):
-  word = values.dtype.type
-  first, factor, second, other_factor, third = map(word, _MIXERS[word])
-  values ^= values >> first
-  values *= factor
-  values ^= values >> second
-  values *= other_factor
-  values ^= values >> third

@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from packing.errors import check
+from packing.splitmix import GAMMA, mix
 from pipeline.batches.packed import PackedBatch
-from pipeline.splitmix import GAMMA, mix
 from pipeline.tokenizer import MASK, NEVER_MASKED, ids_by_role, require_roles
 
 

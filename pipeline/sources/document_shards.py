@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipeline import splitmix
+from packing import splitmix
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
 from pipeline.sources.partitions import Partition
