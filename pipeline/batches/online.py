@@ -13,7 +13,6 @@ import numpy as np
 
 import packing
 from packing import InputError
-from packing.epochs import PerEpoch
 from packing.errors import check, check_integer
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
@@ -28,6 +27,7 @@ from pipeline.store import SequenceStore
 
 AHEAD = 2  # batches made ahead of time
 _POLL = 0.5  # seconds between checks whether to end
+_AT_ONCE = 1024  # sequences whose places in the order are computed together
 
 
 class Gathered(NamedTuple):
@@ -70,13 +70,14 @@ class ShuffledSequences:
 
   def __init__(self, store: SequenceStore, *, seed: int):
     self._store, self._next = store, 0
-    self._order = PerEpoch(functools.partial(epoch_order, len(store), seed))
+    self._order = functools.partial(epoch_order, len(store), seed)
 
   def read(self) -> Iterator[list[tuple[int, int]]]:
     while True:
       epoch, place = divmod(self._next, len(self._store))
-      self._next += 1
-      yield [(epoch, int(self._order(epoch)[place]))]
+      for number in self._order(epoch, slice(place, place + _AT_ONCE)).tolist():
+        self._next += 1
+        yield [(epoch, number)]
 
   def length(self, example: tuple[int, int]) -> int:
     return int(self._store.lengths[example[1]])
@@ -98,9 +99,9 @@ class ShuffledSequences:
   def _following(self, place: int) -> np.ndarray:
     """Some of the next sequences: 64, or those that remain of two epochs."""
     epoch, place = divmod(place, len(self._store))
-    following = self._order(epoch)[place : place + 64]
+    following = self._order(epoch, slice(place, place + 64))
     if following.size < 64:
-      following = np.concatenate([following, self._order(epoch + 1)[:64]])
+      following = np.concatenate([following, self._order(epoch + 1, slice(64))])
     return following
 
 

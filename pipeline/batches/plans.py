@@ -10,6 +10,7 @@ import json
 import numpy as np
 
 import packing
+from packing.permutation import permute
 from packing.problem import Geometry
 
 ONLINE = "online"  # packs are made while reading; the plan is that of the first epoch
@@ -46,9 +47,23 @@ def online_plan(
   )
 
 
-def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
-  """int64[N]: the reading order of an epoch that is packed online."""
-  return np.random.default_rng([seed, epoch]).permutation(num_sequences)
+def epoch_order(
+  num_sequences: int, seed: int, epoch: int, places: slice = slice(None)
+) -> np.ndarray:
+  """int64: the reading order of an epoch that is packed online, or a part of the order.
+
+  Example:
+    >>> epoch_order(5, seed=1, epoch=0).tolist()
+    [4, 0, 2, 3, 1]
+    >>> epoch_order(5, seed=1, epoch=0, places=slice(1, 3)).tolist()
+    [0, 2]
+  """
+  wanted = range(num_sequences)[places]
+  size = np.array([num_sequences], np.uint64)
+  key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
+  return permute(np.arange(wanted.start, wanted.stop, dtype=np.uint64), size, key).view(
+    np.int64
+  )
 
 
 def plan_sha256(plan: packing.Plan) -> str:

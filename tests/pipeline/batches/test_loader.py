@@ -191,5 +191,5 @@ def test_another_order_of_rows_is_not_resumed(store, change):
   if change == "grain":
     other._rows = make_loader(store, seed=4)._rows
     other = other.for_process(0, 1)
-  with pytest.raises(packing.InputError, match="with the versions of both"):
+  with pytest.raises(packing.InputError, match="with the versions, and the seed,"):
     other.iterate().set_state(state)

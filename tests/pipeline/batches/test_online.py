@@ -146,10 +146,10 @@ def test_a_state_of_other_rows_or_options_is_refused(store):
 
 
 class Failing(ShuffledSequences):
-  """Gives 100 sequences, then fails."""
+  """Gives 200 sequences, then fails."""
 
   def read(self):
-    yield from itertools.islice(super().read(), 100)
+    yield from itertools.islice(super().read(), 200)
     raise OSError("the disk is gone")
 
 
@@ -162,4 +162,4 @@ def test_iteration_fails_with_the_reader_and_keeps_what_waits(store):
   used = sum(int((b["sequence_ids"] >= 0).sum()) for b in made)
   state = batches.get_state()
   waits = len(state["packs"]["held"]) + sum(map(len, state["packs"]["ready"]))
-  assert 0 < used + waits == state["reader"]["next"] <= 100
+  assert 0 < used + waits == state["reader"]["next"] <= 200
