@@ -171,6 +171,14 @@ class OnlinePacker:
     _, number = self._open.pop(position)
     return [name for name, _ in self._packs.pop(number)]
 
+  def __copy__(self) -> OnlinePacker:
+    """A packer that goes on by itself; a few lists are copied, but no example."""
+    other = object.__new__(type(self))
+    other.__dict__ |= self.__dict__
+    other._waiting, other._open = [*self._waiting], [*self._open]
+    other._packs = {number: [*content] for number, content in self._packs.items()}
+    return other
+
   def state(self) -> dict:
     """The packer's whole state, as an object that JSON can store.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -96,6 +97,17 @@ class StreamPacker:
           "Examples have single values, which need places. Pass max_sequences_per_pack."
         )
       yield {name: x[0] for name, x in self._same_types(rows).items()}
+
+  def __copy__(self) -> StreamPacker:
+    """A packer that goes on by itself, with the same examples.
+
+    Copying takes a fraction of the time of `state`, which can be called later.
+    """
+    other = object.__new__(type(self))
+    other.__dict__ |= self.__dict__
+    other._packer, other._held = copy.copy(self._packer), {**self._held}
+    other._ready = collections.deque(self._ready)
+    return other
 
   def state(self) -> dict[str, Any]:
     """The whole state: that of the packer, and the examples that it holds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import queue
@@ -44,6 +45,20 @@ class Gathered(NamedTuple):
   places: np.ndarray
   numbers: np.ndarray
   epochs: np.ndarray
+
+
+class Position(NamedTuple):
+  """Where iteration stands after a batch; becomes a state only when one is asked for.
+
+  Attributes:
+    step: the number of the next batch.
+    packer: a copy of the packer.
+    reader: the state of the reader.
+  """
+
+  step: int
+  packer: packing.StreamPacker
+  reader: Any
 
 
 class Reader(Protocol):
@@ -144,13 +159,8 @@ class OnlineBatches(Iterator[PackedBatch]):
       max_sequences_per_pack=plan.packing_depth,
       shortest=int(geometry.sizes(1)),
     )
-    self._state = {
-      "step": 0,
-      "batch_size": batch_size,
-      "plan": plan_sha256(plan),
-      "packs": self._packer.state(),
-      "reader": reader.state(),
-    }
+    self._plan_sha256 = plan_sha256(plan)
+    self._position = Position(0, copy.copy(self._packer), reader.state())
     self._made: queue.Queue = queue.Queue(AHEAD)
     self._closed = threading.Event()
     self._is_started = False
@@ -163,7 +173,7 @@ class OnlineBatches(Iterator[PackedBatch]):
     if isinstance(made, BaseException):
       self._made.put(made)  # for the next call
       raise made
-    batch, self._state = made
+    batch, self._position = made
     return batch
 
   def get_state(self) -> dict[str, Any]:
@@ -171,7 +181,14 @@ class OnlineBatches(Iterator[PackedBatch]):
 
     It is made of JSON values, and NumPy arrays if the reader's examples have them.
     """
-    return self._state
+    step, packer, reader = self._position
+    return {
+      "step": step,
+      "batch_size": self._batch_size,
+      "plan": self._plan_sha256,
+      "packs": packer.state(),
+      "reader": reader,
+    }
 
   def set_state(self, state: dict[str, Any]):
     """Resumes where `get_state` was called, on any number of processes.
@@ -182,7 +199,8 @@ class OnlineBatches(Iterator[PackedBatch]):
     """
     if self._is_started:
       raise InputError("Iteration has begun; restore a state before the first batch.")
-    check_same_state(state, self._state, ("batch_size", "plan"))
+    check_same_state(state, self.get_state(), ("batch_size", "plan"))
+    step = check_integer("step", state["step"], at_least=0)
     before = self._reader.state()
     self._reader.restore(state["reader"])
     try:
@@ -190,16 +208,16 @@ class OnlineBatches(Iterator[PackedBatch]):
     except InputError:  # a state that is refused changes nothing
       self._reader.restore(before)
       raise
-    self._state = state
+    self._position = Position(step, copy.copy(self._packer), state["reader"])
 
   def close(self):
     """Ends the thread. If it is waiting for the stream, it ends with the process."""
     self._closed.set()
 
-  def produce(self) -> Iterator[tuple[PackedBatch, dict[str, Any]]]:
-    """Batches, each with the state after it, made in the caller's thread."""
+  def produce(self) -> Iterator[tuple[PackedBatch, Position]]:
+    """Batches, each with the position after it, made in the caller's thread."""
     packs: list[list[Any]] = []
-    step = self._state["step"]
+    step = self._position.step
     # A restored state may hold ready packs, and the stream may have ended.
     for examples in itertools.chain([[]], self._reader.read()):
       for example in examples:
@@ -208,12 +226,8 @@ class OnlineBatches(Iterator[PackedBatch]):
         packs.append(pack)
         if len(packs) == self._batch_size:
           step += 1
-          state = self._state | {
-            "step": step,
-            "packs": self._packer.state(),
-            "reader": self._reader.state(),
-          }
-          yield self._lay_out(packs[self._block]), state
+          position = Position(step, copy.copy(self._packer), self._reader.state())
+          yield self._lay_out(packs[self._block]), position
           packs = []
 
   def _run(self):
