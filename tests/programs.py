@@ -8,6 +8,8 @@ import socket
 import sys
 import time
 
+import jaxlib.version
+
 from tests import forked
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -15,10 +17,9 @@ STEPS, SAVED_EVERY = 12, 4
 # For tests, and for what they start. Compiling takes most of their time: each program is
 # compiled once in this checkout, with few optimisations, and without XLA's emitters for
 # fusions, which take three times as long as the plain ones.
-XLA_FLAGS = (
-  "--xla_cpu_use_fusion_emitters=false",
-  "--xla_cpu_parallel_codegen_split_count=1",
-)
+XLA_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
+if jaxlib.version.__version_info__ < (0, 11):  # newer ones have no other, and stop at this
+  XLA_FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 COMPILING = {
   "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS]),
   "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "compiled"),
