@@ -127,7 +127,7 @@ def _speed() -> Iterator[dict]:
     balance = functools.partial(packing.balanced_order, costs, batch_size=4096, group=64)
     rng = np.random.default_rng(0)
     for what, work in (
-      (f"assign {lengths.size} lengths", lambda: plan.assign(lengths, seed=1)),
+      (f"assign {lengths.size} lengths", lambda: plan.assign(lengths, seed=1).sequence_ids),
       (f"balance {costs.size} packs", lambda: balance(first_row=0, rng=rng)),
     ):
       start = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from packing.histogram import Histogram
 from packing.permutation import permute
 from packing.problem import Strategy
+from packing.splitmix import GAMMA, mix
 
-_PACKS_AT_ONCE = 1 << 14  # their arrays fit into the cache
+_AT_ONCE = 1 << 14  # slots whose sequences are computed together; they fit into the cache
 
 
 def sort_by_length(lengths: np.ndarray) -> np.ndarray:
@@ -33,12 +35,23 @@ def sort_by_length(lengths: np.ndarray) -> np.ndarray:
 class Slots:
   """The places of a plan's packs, in order; what all its assignments share.
 
-  Its size depends on the number of different packs, not on the number of sequences.
+  Its size depends on the number of different packs and on the longest length, not on the
+  number of sequences.
 
   Args:
     histogram: the lengths of the plan.
     strategies: K different tuples of lengths in tokens.
     repeat_counts: int64[K]; how many packs use each strategy.
+
+  Attributes:
+    counts: int64[R]; the sequences of each length.
+    starts: int64[R + 1]; where each length begins when sequences are sorted by length.
+    first_packs: int64[K + 1]; where the packs of each strategy begin.
+    first_slots: int64[K + 1]; where each strategy begins in the next two.
+    lengths: int64[T]; the lengths of all strategies, end to end.
+    first_ranks: int64[T]; pack `j` of a strategy takes sequence `first_ranks + j` of the
+      slot's length.
+    depth: the most sequences of a pack.
   """
 
   def __init__(
@@ -50,19 +63,21 @@ class Slots:
     depths = np.array([len(s) for s in strategies], np.int64)
     self.first_slots = np.concatenate([[0], np.cumsum(depths)])
     self.depth = int(depths.max())
-    # Pack j of a strategy takes sequence `first_ranks + j` of the slot's length.
     self.lengths = np.fromiter((n for s in strategies for n in s), np.int64)
     repeats = np.repeat(repeat_counts, depths)
     by_length = np.argsort(self.lengths, kind="stable")
     taken = np.cumsum(repeats[by_length]) - repeats[by_length]
     self.first_ranks = np.empty_like(self.lengths)
     self.first_ranks[by_length] = taken - self.starts[self.lengths[by_length] - 1]
+    for array in (self.starts, self.first_packs, self.first_slots, self.lengths):
+      array.flags.writeable = False
+    self.first_ranks.flags.writeable = False
 
   @property
   def num_packs(self) -> int:
     return int(self.first_packs[-1])
 
-  @functools.cached_property
+  @property
   def offsets(self) -> np.ndarray:
     """int64[num_packs + 1]; where each pack begins when packs are laid end to end."""
     repeats = np.diff(self.first_packs)
@@ -74,9 +89,9 @@ class Assignment:
   """Which sequences share a pack.
 
   `len(assignment)` is the number of packs; `assignment[i]` holds the sequence numbers of
-  pack `i`. Each pack is computed when it is asked for, so an assignment takes no memory of
-  its own, and another one takes no time: a keyed permutation says which of the sequences of
-  a length goes where (`packing.permutation`).
+  pack `i`. Each pack is computed when it is asked for: a keyed permutation says which of
+  the sequences of a length goes where (`packing.permutation`). So assignments with the same
+  `slots` and `by_length` take neither time nor memory of their own.
 
   Attributes:
     slots: the places of the plan.
@@ -100,15 +115,15 @@ class Assignment:
     return self.num_packs
 
   def __getitem__(self, pack: int) -> np.ndarray:
-    if not 0 <= pack < self.num_packs:
-      raise IndexError(f"There are {self.num_packs} packs, numbered from 0; found {pack}.")
-    row = self.sequences([pack])[0]
+    row = self.sequences([operator.index(pack)])[0]
     return row[row >= 0]
 
   def __iter__(self) -> Iterator[np.ndarray]:
-    for first in range(0, self.num_packs, _PACKS_AT_ONCE):
-      rows = self.sequences(np.arange(first, min(first + _PACKS_AT_ONCE, self.num_packs)))
-      yield from (row[: np.count_nonzero(row >= 0)] for row in rows)
+    step = max(_AT_ONCE // self.slots.depth, 1)
+    for first in range(0, self.num_packs, step):
+      rows = self.sequences(np.arange(first, min(first + step, self.num_packs)))
+      inside = rows >= 0
+      yield from np.split(rows[inside], np.cumsum(inside.sum(1))[:-1])
 
   def sequences(self, packs) -> np.ndarray:
     """The sequence numbers of some packs.
@@ -120,13 +135,21 @@ class Assignment:
       int64[n, depth]; a row for each pack, filled up with -1 behind its sequences. `depth`
       is the most sequences of a pack of the plan.
 
+    Raises:
+      IndexError: there is no pack of that number.
+
     Example:
       >>> import packing
       >>> plan = packing.pack([3, 5, 2], max_sequence_length=5)
       >>> plan.assign([3, 5, 2]).sequences([1, 0]).tolist()
       [[1, -1], [2, 0]]
     """
-    slots, packs = self.slots, np.asarray(packs, np.int64)
+    slots, packs = self.slots, np.asarray(packs)
+    if packs.ndim != 1 or (packs.size and packs.dtype.kind not in "iu"):
+      raise IndexError(f"The numbers of packs are {packs!r}; expected a list of integers.")
+    for wrong in packs[(packs < 0) | (packs >= self.num_packs)][:1]:
+      raise IndexError(f"There are {self.num_packs} packs, numbered from 0; found {wrong}.")
+    packs = packs.astype(np.int64)
     strategies = np.searchsorted(slots.first_packs, packs, side="right") - 1
     firsts, ends = slots.first_slots[strategies], slots.first_slots[strategies + 1]
     places = firsts[:, None] + np.arange(slots.depth)
@@ -139,15 +162,14 @@ class Assignment:
     ranks = slots.first_ranks[places] + repeats[inside]
     found = np.full(inside.shape, -1, np.int64)
     counts = slots.counts[of_length].view(np.uint64)
-    shuffled = permute(ranks.view(np.uint64), counts, self._keys[of_length])
+    shuffled = permute(ranks.view(np.uint64), counts, self._keys(of_length))
     found[inside] = self.by_length[slots.starts[of_length] + shuffled.view(np.int64)]
     return found
 
-  @functools.cached_property
-  def _keys(self) -> np.ndarray:
-    """uint64[R]; a key for each length."""
-    seed = np.random.SeedSequence(self.seed)
-    return seed.generate_state(self.slots.counts.size, np.uint64)
+  def _keys(self, of_length: np.ndarray) -> np.ndarray:
+    """uint64[n]; the keys of some lengths, counted from 0."""
+    (key,) = np.random.SeedSequence(self.seed).generate_state(1, np.uint64)
+    return mix(of_length.astype(np.uint64) * np.uint64(GAMMA) + key)
 
   @property
   def offsets(self) -> np.ndarray:
@@ -164,9 +186,9 @@ class Assignment:
     shuffled = np.empty(self.by_length.size, self.by_length.dtype)
     for index in np.flatnonzero(slots.counts).tolist():
       start, count = int(slots.starts[index]), int(slots.counts[index])
-      size, key = np.array([count], np.uint64), self._keys[index : index + 1]
-      for first in range(0, count, _PACKS_AT_ONCE):
-        ranks = np.arange(first, min(first + _PACKS_AT_ONCE, count), dtype=np.uint64)
+      size, key = np.array([count], np.uint64), self._keys(np.array([index]))
+      for first in range(0, count, _AT_ONCE):
+        ranks = np.arange(first, min(first + _AT_ONCE, count), dtype=np.uint64)
         taken = self.by_length[start + permute(ranks, size, key).view(np.int64)]
         shuffled[start + first : start + first + ranks.size] = taken
     ids = np.empty(shuffled.size, np.int64)

@@ -45,6 +45,9 @@ class SharedOrder:
   Args:
     lengths: int[N], in tokens.
 
+  Attributes:
+    array: uint32[N] or uint64[N], from `sort_by_length`; read-only.
+
   Raises:
     InputError: the folder for temporary files has no room.
   """
@@ -52,35 +55,40 @@ class SharedOrder:
   def __init__(self, lengths: np.ndarray):
     self._lengths = lengths
     order = sort_by_length(lengths)
-    handle, self._path = tempfile.mkstemp(prefix="isopack-", suffix=".by_length")
-    weakref.finalize(self, _remove, self._path, os.getpid())
     try:
+      handle, self._path = tempfile.mkstemp(prefix="isopack-", suffix=".by_length")
+      weakref.finalize(self, _remove, self._path, os.getpid())
       # A full disk is an error here; on a page that is written later it would be a crash.
       with os.fdopen(handle, "wb") as file:
         file.write(order.data)
     except OSError as error:
       raise InputError(
-        f"{self._path} needs {order.nbytes} bytes, in which workers share the order of "
-        f"sequences: {error}. Set TMPDIR to a folder with room."
+        "Workers share the order of sequences in a temporary file of "
+        f"{order.nbytes} bytes: {error}. Set TMPDIR to a folder with room."
       ) from error
     self._type = order.dtype
-
-  @functools.cached_property
-  def array(self) -> np.ndarray:
-    """uint32[N] or uint64[N]; read-only."""
-    return np.memmap(self._path, self._type, "r")
+    # Mapped at once, so that forked workers need no file of this name.
+    self.array = np.memmap(self._path, self._type, "r")
 
   def __getstate__(self) -> tuple:
     # A worker that this process starts needs only the name of the file.
     starts_worker = multiprocessing.context.get_spawning_popen() is not None
-    return None if starts_worker else self._lengths, self._path, self._type
+    is_enough = starts_worker and os.path.exists(self._path)
+    return None if is_enough else self._lengths, self._path, self._type
 
   def __setstate__(self, state: tuple):
-    lengths, path, kind = state
-    if lengths is not None and not os.path.exists(path):
-      self.__init__(lengths)  # type: ignore[misc]  # that process has ended
-      return
-    self._lengths, self._path, self._type = lengths, path, kind
+    self._lengths, self._path, self._type = state
+    try:
+      self.array = np.memmap(self._path, self._type, "r")
+      if self._lengths is None or self.array.size == self._lengths.size:
+        return
+    except (OSError, ValueError) as error:  # that process has ended
+      if self._lengths is None:
+        raise InputError(
+          f"{self._path}, in which workers share the order of sequences, is gone or "
+          f"damaged: {error}. Make the dataset again."
+        ) from error
+    self.__init__(self._lengths)  # type: ignore[misc]
 
 
 def _remove(path: str, process: int):

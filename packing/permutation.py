@@ -21,9 +21,11 @@ def permute(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarr
 
   Args:
     places: uint64[m], each below its size.
-    sizes: uint64[m]; n of each place, from 1 to 2^62. Or [1] if all are the same, which is
-      faster.
-    keys: uint64 of the same shape as `sizes`; selects the permutation.
+    sizes: uint64[m]; n of each place, from 1 to 2^62. Or uint64[1] if all are the same,
+      which is faster.
+    keys: uint64[m] or uint64[1], as `sizes`; selects the permutation.
+
+  None of these is checked.
 
   Returns:
     uint64[m].

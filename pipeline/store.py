@@ -219,7 +219,7 @@ class SequenceStore:
 
   @functools.cached_property
   def by_length(self) -> np.ndarray:
-    """uint32[num_sequences]; sequence numbers from the shortest to the longest."""
+    """uint32[num_sequences], or uint64: their numbers, from the shortest to the longest."""
     return sort_by_length(self.lengths)
 
   def records(self) -> Iterator[dict]:

@@ -54,8 +54,10 @@ def plot_packing(
   )
   rows, number = [], 0
   for row in segment_ids[:PACKS_SHOWN]:
-    found = np.bincount(row)[1:]  # segment 0 is padding
-    rows.append([(int(length), number + i) for i, length in enumerate(found)])
+    starts = np.flatnonzero(np.diff(row, prepend=0))
+    ends = np.append(starts[1:], row_length)
+    found = [x for x in zip(starts, ends, strict=True) if row[x[0]]]  # 0 is padding
+    rows.append([(a, b - a, number + i) for i, (a, b) in enumerate(found)])
     number += len(found)
   draw_rows(right, rows, row_length)
   shown = "1 pack" if len(rows) == 1 else f"{len(rows)} packs"

@@ -13,8 +13,6 @@ from matplotlib import pyplot as plt
 from launch.record import plots
 
 Lines = Sequence[Mapping]  # lines of eval.jsonl
-
-
 _STYLES = ("-", "--", "-.", ":")  # curves that lie on each other are still seen
 _LEGEND_WIDTH = 90  # characters of a line of the legend
 
@@ -38,10 +36,11 @@ def draw(
   label = f"held-out {plots.label_of(metric)}"
   has_curves = any(len(lines) > 1 for runs in arms.values() for lines in runs)
   height = max(4.0, 0.5 * len(arms) + 1.5)
+  columns = max(1, min(len(arms), _LEGEND_WIDTH // (max(map(len, arms)) + 6)))
+  lines = -(-len(arms) // columns)  # of the legend
   if has_curves:
-    figure, (left, right) = plt.subplots(
-      1, 2, figsize=(11, height + 0.5), width_ratios=(4, 5)
-    )
+    size = 11, height + 0.25 + 0.25 * lines
+    figure, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=(4, 5))
   else:
     figure, left = plt.subplots(figsize=(6, height))
   for row, (runs, colour) in enumerate(zip(arms.values(), colours, strict=True)):
@@ -65,7 +64,6 @@ def draw(
     right.set_ylabel(label)
     title = "each run (thin) and the mean (thick)"
     right.set_title(title, fontsize="small", loc="left")
-    columns = max(1, min(len(arms), _LEGEND_WIDTH // (max(map(len, arms)) + 6)))
     figure.legend(means, list(arms), loc="outside lower center", ncols=columns)
   plots.save(figure, path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import pathlib
 
 import numpy as np
@@ -78,11 +79,16 @@ def draw(advice: Advice, path):
         f"packed: {len(packs)} rows, {plan.efficiency:.1%}",
       ),
     ):
-      draw_rows(axes, rows, size)
+      draw_rows(axes, [_end_to_end(row) for row in rows], size)
       axes.set_title(f"{title} real")
     panels[0].set_ylim(len(sequences) - 0.4, -0.6)  # the same height of a row in both
     figure.savefig(data, format="png")
   files.write_bytes(path, data.getvalue())
+
+
+def _end_to_end(row):
+  starts = itertools.accumulate((length for length, _ in row), initial=0)
+  return [(start, *sequence) for start, sequence in zip(starts, row, strict=False)]
 
 
 def draw_rows(axes, rows, row_length: int):
@@ -90,20 +96,18 @@ def draw_rows(axes, rows, row_length: int):
 
   Args:
     axes: Matplotlib's axes.
-    rows: of each row the (length in tokens, number) of its sequences. The number of a
-      sequence chooses its colour.
+    rows: of each row the (first place, length in tokens, number) of its sequences. The
+      number of a sequence chooses its colour.
     row_length: in tokens; what the sequences leave free is grey.
   """
   import matplotlib.ticker
 
   for place, row in enumerate(rows):
-    axes.barh(place, row_length, height=0.8, color=_PADDING)
-    start = 0
-    for length, sequence in row:
-      color = _COLORS[sequence % len(_COLORS)]
-      line = {"edgecolor": "white", "linewidth": 1}
-      axes.barh(place, length, left=start, height=0.8, color=color, **line)
-      start += length
+    height = place - 0.4, 0.8
+    axes.broken_barh([(0, row_length)], height, color=_PADDING)
+    colors = [_COLORS[number % len(_COLORS)] for _, _, number in row]
+    line = {"edgecolor": "white", "linewidth": 1}
+    axes.broken_barh([bar[:2] for bar in row], height, facecolors=colors, **line)
   axes.set_xlim(0, row_length)
   axes.set_ylim(len(rows) - 0.4, -0.6)
   axes.set_xlabel("tokens (grey is padding)")

@@ -201,6 +201,7 @@ class PackedLoader(RowLoader):
   ):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256, self.seed = plan_sha256(plan), seed
+    check_integer("seed", seed, at_least=0)
     check_same_lengths(store.lengths, plan.histogram)
     self.balance, self._devices = balance, devices
     self._set_group(devices, batch_size)

@@ -90,7 +90,7 @@ class ShuffledSequences:
   def read(self) -> Iterator[list[tuple[int, int]]]:
     while True:
       epoch, place = divmod(self._next, len(self._store))
-      for number in self._order(epoch, slice(place, place + _AT_ONCE)).tolist():
+      for number in self._order(epoch, place, place + _AT_ONCE).tolist():
         self._next += 1
         yield [(epoch, number)]
 
@@ -114,9 +114,9 @@ class ShuffledSequences:
   def _following(self, place: int) -> np.ndarray:
     """Some of the next sequences: 64, or those that remain of two epochs."""
     epoch, place = divmod(place, len(self._store))
-    following = self._order(epoch, slice(place, place + 64))
+    following = self._order(epoch, place, place + 64)
     if following.size < 64:
-      following = np.concatenate([following, self._order(epoch + 1, slice(64))])
+      following = np.concatenate([following, self._order(epoch + 1, 0, 64)])
     return following
 
 

@@ -48,17 +48,24 @@ def online_plan(
 
 
 def epoch_order(
-  num_sequences: int, seed: int, epoch: int, places: slice = slice(None)
+  num_sequences: int, seed: int, epoch: int, start: int = 0, stop: int | None = None
 ) -> np.ndarray:
-  """int64: the reading order of an epoch that is packed online, or a part of the order.
+  """int64[stop - start]: which sequences come next in an epoch that is packed online.
+
+  Args:
+    num_sequences: N, at least 1.
+    seed: selects the order, together with the epoch.
+    epoch: the number of the epoch, from 0.
+    start: the first place of the order that is wanted.
+    stop: the place behind the last one; None, and all above N, for N.
 
   Example:
     >>> epoch_order(5, seed=1, epoch=0).tolist()
     [4, 0, 2, 3, 1]
-    >>> epoch_order(5, seed=1, epoch=0, places=slice(1, 3)).tolist()
+    >>> epoch_order(5, seed=1, epoch=0, start=1, stop=3).tolist()
     [0, 2]
   """
-  wanted = range(num_sequences)[places]
+  wanted = range(num_sequences)[start:stop]
   size = np.array([num_sequences], np.uint64)
   key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
   return permute(np.arange(wanted.start, wanted.stop, dtype=np.uint64), size, key).view(

@@ -56,8 +56,7 @@ def ids_sha256(ids: np.ndarray) -> str:
 def check_same_order(saved: Any, ids: np.ndarray):
   """Raises InputError if other sequences come next than when a state was saved.
 
-  NumPy and Grain do not promise the same shuffled order in each of their versions, and
-  isopack has changed its own.
+  NumPy and Grain do not promise the same shuffled order in each of their versions.
 
   Args:
     saved: `ids_sha256` of those that came next.

@@ -42,6 +42,7 @@ def test_packs_are_computed_in_any_order_without_memory_for_all():
   _, most = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert most < 1e6  # one array of all sequences would be 1.2e6 or more
+  assert next(iter(assignment)).base.nbytes < 2e5  # packs keep no padded rows alive
   assert (rows != others).any()
   assert rows.shape == (500, plan.packing_depth)
   for found in (assignment, other):
@@ -68,9 +69,17 @@ def test_an_assignment_reads_like_a_list_of_packs():
   assert len(packs) == packs.num_packs == 2
   assert sorted(number for pack in packs for number in pack) == [0, 1, 2, 3, 4]
   np.testing.assert_array_equal(packs[1], packs.sequence_ids[packs.offsets[1] :])
-  for wrong in (-1, 2):
-    with pytest.raises(IndexError, match="There are 2 packs"):
+  for wrong in (-1, 2, np.uint64(2**63)):
+    with pytest.raises(IndexError, match=f"There are 2 packs.* found {wrong}"):
       packs[wrong]
+    with pytest.raises(IndexError, match=f"There are 2 packs.* found {wrong}"):
+      packs.sequences([wrong])
+  for wrong in ([0.7], ["0"], [True], [[0]], 0):
+    with pytest.raises(IndexError, match="expected a list of integers"):
+      packs.sequences(wrong)
+  with pytest.raises(TypeError, match="float"):
+    packs[0.7]
+  assert packs.sequences([]).shape == (0, 3)
 
 
 def test_a_plan_puts_its_strategies_in_order():

@@ -1,5 +1,6 @@
 """Packs in a DataLoader: every example once, with epochs, ranks and workers."""
 
+import copy
 import gc
 import math
 import multiprocessing
@@ -294,6 +295,33 @@ def test_workers_share_a_file_which_goes_with_the_dataset(tmp_path, monkeypatch)
   gc.collect()
   assert not file.exists()
   assert first_tokens(pickle.loads(written)) == packs
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_outlives_what_it_was_copied_from(tmp_path, monkeypatch, make):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+  dataset = PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS)
+  packs, made = first_tokens(dataset), make(dataset)
+  del dataset
+  gc.collect()
+  assert not list(tmp_path.iterdir())
+  assert first_tokens(made) == packs
+  assert first_tokens(make(made)) == packs
+
+
+def test_a_damaged_file_is_made_again_or_told(tmp_path, monkeypatch):
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+  dataset = PackedDataset(EXAMPLES, PLAN, lengths=LENGTHS)
+  written, packs = pickle.dumps(dataset), first_tokens(dataset)
+  order = dataset._packs._order
+  (file,) = tmp_path.iterdir()
+  file.rename(tmp_path / "moved")
+  file.write_bytes(b"")
+  assert first_tokens(pickle.loads(written)) == packs
+  with pytest.raises(
+    packing.InputError, match="is gone or damaged.*Make the dataset again"
+  ):
+    object.__new__(type(order)).__setstate__((None, str(file), order._type))
 
 
 def test_no_room_for_the_file_is_said(monkeypatch):
