@@ -318,9 +318,8 @@ def test_a_damaged_file_is_made_again_or_told(tmp_path, monkeypatch):
   file.rename(tmp_path / "moved")
   file.write_bytes(b"")
   assert first_tokens(pickle.loads(written)) == packs
-  with pytest.raises(
-    packing.InputError, match="is gone or damaged.*Make the dataset again"
-  ):
+  message = "is gone or damaged: .* Make the dataset again"
+  with pytest.raises(packing.InputError, match=message):
     object.__new__(type(order)).__setstate__((None, str(file), order._type))
 
 
