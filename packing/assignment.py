@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Iterator, Sequence
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -114,7 +115,7 @@ class Assignment:
   def __len__(self) -> int:
     return self.num_packs
 
-  def __getitem__(self, pack: int) -> np.ndarray:
+  def __getitem__(self, pack: SupportsIndex) -> np.ndarray:
     row = self.sequences([operator.index(pack)])[0]
     return row[row >= 0]
 

@@ -53,8 +53,10 @@ def _walk(places, sizes, keys, rounds: int) -> np.ndarray:
   rights = (sizes + (lefts - one)) // lefts
   result = _network(places, lefts, rights, keys, rounds)
   while (outside := np.flatnonzero(result >= sizes)).size:
-    of_each = (np.broadcast_to(x, places.shape)[outside] for x in (lefts, rights, keys))
-    result[outside] = _network(result[outside], *of_each, rounds)
+    left, right, key = (
+      np.broadcast_to(x, places.shape)[outside] for x in (lefts, rights, keys)
+    )
+    result[outside] = _network(result[outside], left, right, key, rounds)
   return result
 
 

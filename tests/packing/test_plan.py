@@ -74,11 +74,11 @@ def test_an_assignment_reads_like_a_list_of_packs():
       packs[wrong]
     with pytest.raises(IndexError, match=f"There are 2 packs.* found {wrong}"):
       packs.sequences([wrong])
-  for wrong in ([0.7], ["0"], [True], [[0]], 0):
+  for numbers in ([0.7], ["0"], [True], [[0]], 0):
     with pytest.raises(IndexError, match="expected a list of integers"):
-      packs.sequences(wrong)
+      packs.sequences(numbers)
   with pytest.raises(TypeError, match="float"):
-    packs[0.7]
+    packs[0.7]  # type: ignore[index]
   assert packs.sequences([]).shape == (0, 3)
 
 
