@@ -3,8 +3,9 @@ PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --durations=20
-# Which tests make test runs, by their marks: make test MARK=slow
+# Which tests make test runs, by their marks and places: make test MARK=slow TESTS=tests/model
 MARK ?= not slow
+TESTS ?=
 # Which extras of pyproject.toml make reference installs.
 EXTRAS ?= reference
 
@@ -28,7 +29,7 @@ train: .venv/installed
 	@$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(WORKDIR)
 
 test: .venv/installed
-	@$(PYTEST) -m "$(MARK)"
+	@$(PYTEST) -m "$(MARK)" $(TESTS)
 
 test-all: .venv/installed
 	@$(PYTEST)
