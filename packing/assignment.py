@@ -48,6 +48,7 @@ class Slots:
     counts: int64[R]; the sequences of each length.
     starts: int64[R + 1]; where each length begins when sequences are sorted by length.
     first_packs: int64[K + 1]; where the packs of each strategy begin.
+    first_ids: int64[K]; where the sequences of each strategy begin, packs end to end.
     first_slots: int64[K + 1]; where each strategy begins in the next two.
     lengths: int64[T]; the lengths of all strategies, end to end.
     first_ranks: int64[T]; pack `j` of a strategy takes sequence `first_ranks + j` of the
@@ -63,6 +64,7 @@ class Slots:
     self.first_packs = np.concatenate([[0], np.cumsum(repeat_counts)])  # of each strategy
     depths = np.array([len(s) for s in strategies], np.int64)
     self.first_slots = np.concatenate([[0], np.cumsum(depths)])
+    self.first_ids = np.cumsum(depths * repeat_counts) - depths * repeat_counts
     self.depth = int(depths.max())
     self.lengths = np.fromiter((n for s in strategies for n in s), np.int64)
     repeats = np.repeat(repeat_counts, depths)
@@ -70,9 +72,9 @@ class Slots:
     taken = np.cumsum(repeats[by_length]) - repeats[by_length]
     self.first_ranks = np.empty_like(self.lengths)
     self.first_ranks[by_length] = taken - self.starts[self.lengths[by_length] - 1]
-    for array in (self.starts, self.first_packs, self.first_slots, self.lengths):
-      array.flags.writeable = False
-    self.first_ranks.flags.writeable = False
+    for array in vars(self).values():
+      if isinstance(array, np.ndarray):
+        array.flags.writeable = False
 
   @property
   def num_packs(self) -> int:
@@ -153,15 +155,16 @@ class Assignment:
     packs = packs.astype(np.int64)
     strategies = np.searchsorted(slots.first_packs, packs, side="right") - 1
     firsts, ends = slots.first_slots[strategies], slots.first_slots[strategies + 1]
-    places = firsts[:, None] + np.arange(slots.depth)
-    inside = places < ends[:, None]
-    places = places[inside]
-    repeats = np.broadcast_to(
-      (packs - slots.first_packs[strategies])[:, None], inside.shape
-    )
-    of_length = slots.lengths[places] - 1
-    ranks = slots.first_ranks[places] + repeats[inside]
+    inside = np.arange(slots.depth) < (ends - firsts)[:, None]
     found = np.full(inside.shape, -1, np.int64)
+    repeats = packs - slots.first_packs[strategies]  # packs before it of its strategy
+    if "sequence_ids" in vars(self):  # it has been computed
+      firsts = slots.first_ids[strategies] + repeats * (ends - firsts)
+      found[inside] = self.sequence_ids[(firsts[:, None] + np.arange(slots.depth))[inside]]
+      return found
+    places = (firsts[:, None] + np.arange(slots.depth))[inside]
+    of_length = slots.lengths[places] - 1
+    ranks = slots.first_ranks[places] + np.repeat(repeats, ends - firsts)
     counts = slots.counts[of_length].view(np.uint64)
     shuffled = permute(ranks.view(np.uint64), counts, self._keys(of_length))
     found[inside] = self.by_length[slots.starts[of_length] + shuffled.view(np.int64)]
@@ -181,7 +184,8 @@ class Assignment:
   def sequence_ids(self) -> np.ndarray:
     """int64[num_sequences]; the sequence numbers of all packs, end to end.
 
-    This takes memory for all sequences; `sequences` gives those of some packs.
+    This takes memory for all sequences; `sequences` gives those of some packs. Once it has
+    been asked for, `sequences` reads from it, which is faster than to compute a few packs.
     """
     slots = self.slots
     shuffled = np.empty(self.by_length.size, self.by_length.dtype)

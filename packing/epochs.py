@@ -20,6 +20,9 @@ from packing.histogram import check_same_lengths
 from packing.plan import Plan
 from packing.row import SameTypes, length_of, make_rows
 
+# Up to so many sequences, all packs of an epoch are computed at once: 8 bytes a sequence.
+_SMALL = 1 << 20
+
 
 class PerEpoch:
   """Makes a value for each epoch and caches the last two; pickling drops the cache."""
@@ -97,17 +100,25 @@ def _remove(path: str, process: int):
       os.remove(path)
 
 
-def assign_epoch(plan: Plan, by_length: np.ndarray, seed: int, epoch: int) -> Assignment:
+def assign_epoch(
+  plan: Plan, by_length: np.ndarray | SharedOrder, seed: int, epoch: int
+) -> Assignment:
   """The assignment of an epoch, with the packs in the order of the plan.
+
+  Those of a small dataset are computed at once, and those of a large one pack by pack.
 
   Args:
     plan: the plan of all epochs.
-    by_length: from `sort_by_length`, of lengths that the plan was made for.
+    by_length: from `sort_by_length`, of lengths that the plan was made for; or shared.
     seed: selects the assignments, together with the epoch.
     epoch: the number of the epoch, from 0.
   """
   (own_seed,) = np.random.SeedSequence([seed, epoch]).generate_state(1)
-  return Assignment(plan.slots, by_length, int(own_seed))
+  order = by_length.array if isinstance(by_length, SharedOrder) else by_length
+  assignment = Assignment(plan.slots, order, int(own_seed))
+  if order.size <= _SMALL:
+    _ = assignment.sequence_ids
+  return assignment
 
 
 class PlannedPacks:
@@ -148,14 +159,13 @@ class PlannedPacks:
     self.plan, self._examples, self._same_types = plan, examples, SameTypes()
     lengths = check_same_lengths(lengths, plan.histogram)
     lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
-    self._seed = check_integer("seed", seed, at_least=0)
+    seed = check_integer("seed", seed, at_least=0)
     self._order = SharedOrder(lengths) if shared else sort_by_length(lengths)
+    self._assigned = PerEpoch(functools.partial(assign_epoch, plan, self._order, seed))
 
   def assignment(self, epoch: int) -> Assignment:
     """Which examples share a pack in an epoch."""
-    epoch = check_integer("epoch", epoch, at_least=0)
-    order = self._order.array if isinstance(self._order, SharedOrder) else self._order
-    return assign_epoch(self.plan, order, self._seed, epoch)
+    return self._assigned(check_integer("epoch", epoch, at_least=0))
 
   def read(self, epoch: int, numbers: Sequence[int]) -> list[list[Any]]:
     """The examples of some packs."""

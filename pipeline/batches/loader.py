@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import functools
 import math
 from collections.abc import Iterator
 from typing import Self
@@ -12,7 +13,7 @@ import grain
 import numpy as np
 
 import packing
-from packing.epochs import assign_epoch
+from packing.epochs import PerEpoch, assign_epoch
 from packing.errors import check, check_integer
 from packing.histogram import check_same_lengths
 from pipeline.batches.balance import BALANCES, Balance, BalancedOrder
@@ -203,6 +204,7 @@ class PackedLoader(RowLoader):
     self.plan_sha256, self.seed = plan_sha256(plan), seed
     check_integer("seed", seed, at_least=0)
     check_same_lengths(store.lengths, plan.histogram)
+    self._assigned = PerEpoch(functools.partial(_assign_epoch, plan, store, seed))
     self.balance, self._devices = balance, devices
     self._set_group(devices, batch_size)
     super().__init__(
@@ -250,8 +252,7 @@ class PackedLoader(RowLoader):
     return self.masking.max_masked(self.plan.row_length, self.plan.packing_depth)
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
-    assignment = assign_epoch(self.plan, self.store.by_length, self.seed, epoch or 0)
-    return assignment.sequences(rows)
+    return self._assigned(epoch or 0).sequences(rows)
 
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
     parts = []
@@ -267,6 +268,12 @@ class PackedLoader(RowLoader):
         part = mask_tokens(part, self.masking, epochs=epochs[rows])
       parts.append(part)
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+def _assign_epoch(
+  plan: packing.Plan, store: SequenceStore, seed: int, epoch: int
+) -> packing.Assignment:
+  return assign_epoch(plan, store.by_length, seed, epoch)
 
 
 class BatchIterator(Iterator[PackedBatch]):
