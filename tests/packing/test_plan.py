@@ -45,13 +45,14 @@ def test_packs_are_computed_in_any_order_without_memory_for_all():
   assert next(iter(assignment)).base.nbytes < 2e5  # packs keep no padded rows alive
   assert (rows != others).any()
   assert rows.shape == (500, plan.packing_depth)
-  for found in (assignment, other):
+  for found, computed in ((assignment, rows), (other, others)):
     ends = found.offsets[1:]
     np.testing.assert_array_equal(np.sort(found.sequence_ids), np.arange(lengths.size))
     packs = np.split(found.sequence_ids, ends[:-1])
     assert all(lengths[pack].sum() <= 64 for pack in packs)
-    for number, row in zip(numbers, found.sequences(numbers), strict=True):
+    for number, row in zip(numbers, computed, strict=True):
       np.testing.assert_array_equal(row[row >= 0], packs[number])
+    np.testing.assert_array_equal(found.sequences(numbers), computed)  # now from an array
 
 
 def test_another_seed_gives_another_assignment_of_the_same_plan():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import packing
+from packing import epochs
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.plans import plan_sha256
 from tests.pipeline.batches.test_batches import (
@@ -178,6 +179,17 @@ def test_a_state_that_would_mean_other_batches_is_refused(store, state, message)
   with pytest.raises(packing.InputError, match=message):
     batches.set_state(before | state)
   assert batches.get_state() == before
+
+
+def test_a_large_dataset_has_the_batches_of_a_small_one(store, monkeypatch):
+  """Its packs are computed when their rows are read, not at the start of an epoch."""
+  small = make_loader(store)
+  expected = [small[step] for step in (0, 7, 100)]
+  monkeypatch.setattr(epochs, "_SMALL", 0)
+  large = make_loader(store)
+  for step, batch in zip((0, 7, 100), expected, strict=True):
+    assert_same(large[step], batch)
+  assert "sequence_ids" not in vars(large._assigned(0))
 
 
 @pytest.mark.parametrize("change", ["grain", "seed"])
