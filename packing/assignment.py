@@ -60,8 +60,8 @@ class Slots:
     self, histogram: Histogram, strategies: Sequence[Strategy], repeat_counts: np.ndarray
   ):
     self.counts = histogram.counts
-    self.starts = np.concatenate([[0], np.cumsum(histogram.counts)])  # of each length
-    self.first_packs = np.concatenate([[0], np.cumsum(repeat_counts)])  # of each strategy
+    self.starts = np.concatenate([[0], np.cumsum(histogram.counts)])
+    self.first_packs = np.concatenate([[0], np.cumsum(repeat_counts)])
     depths = np.array([len(s) for s in strategies], np.int64)
     self.first_slots = np.concatenate([[0], np.cumsum(depths)])
     self.first_ids = np.cumsum(depths * repeat_counts) - depths * repeat_counts
@@ -75,16 +75,6 @@ class Slots:
     for array in vars(self).values():
       if isinstance(array, np.ndarray):
         array.flags.writeable = False
-
-  @property
-  def num_packs(self) -> int:
-    return int(self.first_packs[-1])
-
-  @property
-  def offsets(self) -> np.ndarray:
-    """int64[num_packs + 1]; where each pack begins when packs are laid end to end."""
-    repeats = np.diff(self.first_packs)
-    return np.append(0, np.cumsum(np.repeat(np.diff(self.first_slots), repeats)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -112,7 +102,7 @@ class Assignment:
 
   @property
   def num_packs(self) -> int:
-    return self.slots.num_packs
+    return int(self.slots.first_packs[-1])
 
   def __len__(self) -> int:
     return self.num_packs
@@ -178,7 +168,8 @@ class Assignment:
   @property
   def offsets(self) -> np.ndarray:
     """int64[num_packs + 1]; pack `i` is `sequence_ids[offsets[i]:offsets[i + 1]]`."""
-    return self.slots.offsets
+    repeats, depths = np.diff(self.slots.first_packs), np.diff(self.slots.first_slots)
+    return np.append(0, np.cumsum(np.repeat(depths, repeats)))
 
   @functools.cached_property
   def sequence_ids(self) -> np.ndarray:

@@ -18,7 +18,7 @@ STEPS, SAVED_EVERY = 12, 4
 # compiled once in this checkout, with few optimisations, and without XLA's emitters for
 # fusions, which take three times as long as the plain ones.
 XLA_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
-if jaxlib.version.__version_info__ < (0, 11):  # newer ones have no other, and stop at this
+if jaxlib.version.__version_info__ < (0, 11):  # 0.11.2 does not know it, and stops at it
   XLA_FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 COMPILING = {
   "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), *XLA_FLAGS]),

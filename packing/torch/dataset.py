@@ -19,7 +19,8 @@ class PackedDataset(Dataset):
   Use it with `PackedCollator`. Samplers shuffle the packs, and `DistributedSampler` deals
   them to ranks. `set_epoch` makes a new random choice of which sequences share a pack, also
   in persistent workers. The packs are computed when they are read; what all workers share
-  is a temporary file of 4 bytes a sequence (8 above 2^32 sequences).
+  is a temporary file of 4 bytes a sequence (8 above 2^32 sequences). Up to 2^20 sequences,
+  each process computes all packs of an epoch at its first read, in 8 bytes a sequence.
 
   Args:
     dataset: gives an example for each number, such as a list or a Hugging Face dataset.
