@@ -272,7 +272,7 @@ def test_a_block_of_pytorchs_steps_waits_once_and_reads_no_loss(monkeypatch):
 
     monkeypatch.setattr(computation, name, noted)
 
-  for name in ("prepare", "step", "wait", "loss"):
+  for name in ("to_device", "step", "wait", "loss"):
     note(name)
   for left_out in ("compiled", "flattened"):  # no compiler is needed here
     monkeypatch.delitem(hugging_face.COMPUTATIONS, left_out)
@@ -287,7 +287,7 @@ def test_a_block_of_pytorchs_steps_waits_once_and_reads_no_loss(monkeypatch):
       "queued": (1,),
       "awaited": (2,),
     }
-  tried = 2 * [*6 * ["prepare"], "step", "wait"]
+  tried = 2 * [*6 * ["to_device"], "step", "wait"]
   blocks, each = 2 * 2 * [*3 * ["step"], "wait"], 2 * 3 * ["step", "wait"]
   assert events == [*tried, *blocks, *each]
 
