@@ -10,7 +10,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from packing.histogram import Histogram
+from packing.histogram import CHUNK, Histogram, count_lengths
 from packing.permutation import permute
 from packing.problem import Strategy
 from packing.splitmix import GAMMA, mix
@@ -18,19 +18,44 @@ from packing.splitmix import GAMMA, mix
 _AT_ONCE = 1 << 14  # slots whose sequences are computed together; they fit into the cache
 
 
-def sort_by_length(lengths: np.ndarray) -> np.ndarray:
+def sort_by_length(lengths: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
   """The numbers of sequences, from the shortest to the longest; equal ones in order.
 
+  Beside the result it takes memory for a million sequences, and for a number for each
+  length up to the longest.
+
   Args:
-    lengths: int[N], in tokens.
+    lengths: int[N], in tokens, at least 1.
+    out: where to write; None for a new array. May be mapped from a file.
 
   Returns:
     uint32[N], or uint64[N] if there are more than 2^32 sequences.
+
+  Example:
+    >>> sort_by_length(np.array([3, 5, 2, 3])).tolist()
+    [2, 0, 3, 1]
   """
+  if out is None:
+    out = np.empty(lengths.size, number_type(lengths.size))
+  longest = int(lengths.max(initial=0))
+  counts = count_lengths(lengths, longest)
+  places = np.append(0, np.cumsum(counts) - counts)  # of the next sequence of each length
   # NumPy sorts 16-bit integers by counting; longer ones fall back to a merge sort.
-  small = np.uint16 if lengths.max(initial=0) < 2**16 else np.uint32
-  order = np.argsort(lengths.astype(small, copy=False), kind="stable")
-  return order.astype(np.uint32 if lengths.size <= 2**32 else np.uint64)
+  small = np.uint16 if longest < 2**16 else np.uint32
+  for first in range(0, lengths.size, CHUNK):
+    chunk = lengths[first : first + CHUNK].astype(small, copy=False)
+    order = np.argsort(chunk, kind="stable")
+    ordered = chunk[order]
+    begins = np.append(0, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+    sizes, values = np.diff(begins, append=chunk.size), ordered[begins]
+    out[np.repeat(places[values] - begins, sizes) + np.arange(chunk.size)] = order + first
+    places[values] += sizes
+  return out
+
+
+def number_type(count: int) -> type[np.unsignedinteger]:
+  """The smallest type, of 32 or 64 bits, for the numbers of so many sequences."""
+  return np.uint32 if count <= 2**32 else np.uint64
 
 
 class Slots:

@@ -13,7 +13,7 @@ import numpy as np
 from packing.errors import InputError, as_array, check, check_integer
 
 MAX_SEQUENCE_LENGTH = 2**24
-_CHUNK = 2**20  # lengths
+CHUNK = 2**20  # lengths that are looked at together
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,16 +131,18 @@ def check_lengths(lengths, max_sequence_length: int) -> np.ndarray:
       f"lengths have shape {lengths.shape} of {lengths.dtype}; expected a non-empty vector "
       "of integers. Count the tokens of each sequence: [len(x) for x in sequences]."
     )
-  for wrong, remedy in (
-    (lengths < 1, "Drop empty sequences."),
-    (lengths > max_sequence_length, "Truncate it, or pass a larger max_sequence_length."),
-  ):
-    if wrong.any():
-      index = int(np.flatnonzero(wrong)[0])
-      raise InputError(
-        f"lengths[{index}] is {lengths[index]}; expected 1 to "
-        f"max_sequence_length={max_sequence_length}. {remedy}"
-      )
+  for first in range(0, lengths.size, CHUNK):
+    chunk = lengths[first : first + CHUNK]
+    for wrong, remedy in (
+      (chunk < 1, "Drop empty sequences."),
+      (chunk > max_sequence_length, "Truncate it, or pass a larger max_sequence_length."),
+    ):
+      if wrong.any():
+        index = first + int(np.flatnonzero(wrong)[0])
+        raise InputError(
+          f"lengths[{index}] is {lengths[index]}; expected 1 to "
+          f"max_sequence_length={max_sequence_length}. {remedy}"
+        )
   return lengths
 
 
@@ -164,8 +166,8 @@ def check_same_lengths(lengths, histogram: Histogram) -> np.ndarray:
 def count_lengths(lengths: np.ndarray, max_sequence_length: int) -> np.ndarray:
   """int64[S]; how many of the lengths, already checked, are 1, 2, ... S."""
   counts = np.zeros(max_sequence_length + 1, np.int64)
-  for start in range(0, lengths.size, _CHUNK):  # bincount copies to int64
-    chunk = lengths[start : start + _CHUNK]
+  for start in range(0, lengths.size, CHUNK):  # bincount copies to int64
+    chunk = lengths[start : start + CHUNK]
     counts += np.bincount(chunk.astype(np.int64), minlength=counts.size)
   return counts[1:]
 

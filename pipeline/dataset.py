@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from packing import InputError
 from packing.errors import short_repr
 from packing.files import parse_json
+from pipeline.index import file_names
 from pipeline.store import SequenceStore
 from pipeline.tasks.registry import TASKS
 from pipeline.tokenizer import Tokenizer
@@ -94,11 +95,10 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
     wrong = f"{altered.name} is missing or was altered since it was prepared"
   if wrong:
     raise InputError(f"{directory}: {wrong}. Delete the folder, and prepare it again.")
-  stores = {
-    split: SequenceStore([directory / name for name in names])
-    for split, names in shards.items()
-    if names
-  }
+  stores = {}
+  for split, names in filter(lambda item: item[1], shards.items()):
+    index = [directory / name for name in file_names(split) if name in digests]
+    stores[split] = SequenceStore([directory / name for name in names], index)
   return PreparedDataset(
     directory=directory,
     train=stores["train"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import pathlib
@@ -16,7 +15,7 @@ import pyarrow.ipc
 
 from packing import InputError
 from packing.arrow import open_arrow
-from packing.assignment import sort_by_length
+from pipeline.index import Index, make_index, open_index
 
 SCHEMA = pa.schema(
   [
@@ -55,9 +54,15 @@ TAGGING_SCHEMA = pa.schema(
   ]
 )
 UNLABELLED = -1
+_SMALL_TOKENS = pa.field("input_ids", pa.list_(pa.uint16()))
 # Several texts in one record, each with its own special tokens, end to end in `input_ids`.
 _TEXTS = pa.field("text_lengths", pa.list_(pa.int32()))
 PAIR_SCHEMA, SCORED_PAIR_SCHEMA = SCHEMA.append(_TEXTS), REGRESSION_SCHEMA.append(_TEXTS)
+
+
+def with_small_tokens(schema: pa.Schema, vocab_size: int) -> pa.Schema:
+  """The schema with tokens of 16 bits, if all ids of the vocabulary fit into them."""
+  return schema.set(0, _SMALL_TOKENS) if vocab_size <= 2**16 else schema
 
 
 class StoredSequence(NamedTuple):
@@ -80,7 +85,7 @@ def write_sequences(
   Args:
     path: the file to write.
     sequences: tuples with a value for each field of the schema, such as StoredSequences.
-    schema: `SCHEMA`, or one of the schemas that extend it.
+    schema: `SCHEMA`, or one of the schemas that extend it; perhaps `with_small_tokens`.
     batch_size: sequences in memory at a time.
   """
   sequences = iter(sequences)
@@ -127,8 +132,12 @@ class SequenceStore:
 
   Args:
     paths: one file, or several with the same columns.
+    index: the files of their index, from `pipeline.index`; None to make it in memory, 20
+      bytes for each sequence and 4 for their order.
 
   Attributes:
+    by_length: uint32[num_sequences], or uint64: their numbers, from the shortest to the
+      longest.
     lengths: int32[num_sequences], in tokens.
     first_type_lengths: int32[num_sequences]; tokens of token type 0.
     sequence_labels: int32[num_sequences]; float32 for regression; for several classes a
@@ -140,19 +149,21 @@ class SequenceStore:
     schema: `SCHEMA`, or a schema that extends it.
 
   Raises:
-    InputError: a file is missing or is not an Arrow file of sequences.
+    InputError: a file is missing or is not an Arrow file of sequences, or the index is not
+      theirs.
   """
 
-  def __init__(self, paths: str | os.PathLike | Iterable[str | os.PathLike]):
+  def __init__(
+    self,
+    paths: str | os.PathLike | Iterable[str | os.PathLike],
+    index: Sequence[str | os.PathLike] | None = None,
+  ):
     one = isinstance(paths, str | os.PathLike)
     files = [paths] if one else list(paths)  # type: ignore[arg-type,list-item]
-    batches: list[pa.RecordBatch] = []
-    for path in files:
-      batches += _read_batches(path, batches[0].schema if batches else None)
-    if not batches:
-      raise InputError("Expected at least one Arrow file of sequences; found none.")
-    self._origin: tuple = SequenceStore, (files,)
-    self._set_batches(batches)
+    self._origin: tuple = SequenceStore, (files, index)
+    batches = read_batches(files)
+    opened = open_index(index, batches) if index else make_index(batches)
+    self._set_batches(batches, opened)
 
   @classmethod
   def from_sequences(cls, sequences: Iterable[Sequence], schema: pa.Schema):
@@ -173,30 +184,24 @@ class SequenceStore:
   def _from_batch(cls, batch: pa.RecordBatch) -> SequenceStore:
     store = cls.__new__(cls)
     store._origin = cls._from_batch, (batch,)
-    store._set_batches([batch])
+    store._set_batches([batch], make_index([batch]))
     return store
 
-  def _set_batches(self, batches: list[pa.RecordBatch]):
+  def _set_batches(self, batches: list[pa.RecordBatch], index: Index):
     self.schema = batches[0].schema
     self.has_token_labels = "token_labels" in self.schema.names
-    # int32 of each record batch, views into the mapped file
+    # of each record batch, views into the mapped file
     self._tokens = [batch.column("input_ids").flatten().to_numpy() for batch in batches]
-    lengths = [np.diff(batch.column("input_ids").offsets.to_numpy()) for batch in batches]
     if self.has_token_labels:
       self._labels = [
         batch.column("token_labels").flatten().to_numpy() for batch in batches
       ]
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
-    self.lengths = np.concatenate(lengths).astype(np.int32)
-    self._starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
     self._table = pa.Table.from_batches(batches)
-    self.first_type_lengths = self._table["first_type_length"].to_numpy()
-    labels = self._table["sequence_label"]
-    if pa.types.is_list(labels.type):
-      width = pc.list_value_length(labels)[0].as_py() if len(self) else 0
-      self.sequence_labels = pc.list_flatten(labels).to_numpy().reshape(len(self), width)
-    else:
-      self.sequence_labels = labels.to_numpy()
+    self.by_length, sequences = index.by_length, index.sequences
+    self._starts, self.lengths = sequences["start"], sequences["length"]
+    self.first_type_lengths = sequences["first_type_length"]
+    self.sequence_labels = sequences["label"]
     self.answer_starts = self.answer_ends = None
     if "start_position" in self.schema.names:
       self.answer_starts = self._table["start_position"].to_numpy()
@@ -216,11 +221,6 @@ class SequenceStore:
 
   def __len__(self) -> int:
     return self.lengths.size
-
-  @functools.cached_property
-  def by_length(self) -> np.ndarray:
-    """uint32[num_sequences], or uint64: their numbers, from the shortest to the longest."""
-    return sort_by_length(self.lengths)
 
   def records(self) -> Iterator[dict]:
     """Each sequence as a dictionary, with a few in memory at a time."""
@@ -244,9 +244,12 @@ class SequenceStore:
     numbers = np.searchsorted(self._bounds[:-1], starts, side="right") - 1
     starts = starts - self._bounds[numbers]
     if (numbers == numbers[0]).all():
-      return values[numbers[0]][_ranges(starts, lengths)]
-    parts = zip(numbers.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
-    return np.concatenate([values[number][i:j] for number, i, j in parts])
+      found = values[numbers[0]][_ranges(starts, lengths)]
+    else:
+      ends = (starts + lengths).tolist()
+      parts = zip(numbers.tolist(), starts.tolist(), ends, strict=True)
+      found = np.concatenate([values[number][i:j] for number, i, j in parts])
+    return found.astype(np.int32, copy=False)
 
   def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Tokens of parts of the stream, which is all sequences end to end.
@@ -280,15 +283,30 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
   return np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
 
 
-def _read_batches(path, schema: pa.Schema | None) -> list[pa.RecordBatch]:
-  try:
-    file_schema, found = open_arrow(path)
-    batches = list(found)
-  except (OSError, pa.ArrowInvalid) as error:
-    raise InputError(f"Expected an Arrow file of sequences at {path}: {error}.") from error
-  base = pa.schema([file_schema.field(i) for i in range(min(3, len(file_schema)))])
-  if base not in (SCHEMA, REGRESSION_SCHEMA, MULTI_LABEL_SCHEMA) or not batches:
-    raise InputError(f"{path} has columns {file_schema.names}; expected {SCHEMA.names}.")
-  if schema is not None and not file_schema.equals(schema):
-    raise InputError(f"{path} has other columns than earlier files. Prepare them again.")
+def read_batches(paths: Iterable[str | os.PathLike]) -> list[pa.RecordBatch]:
+  """The record batches of Arrow files of sequences, memory-mapped.
+
+  Raises:
+    InputError: a file is missing or is not an Arrow file of sequences, they have different
+      columns, or there is none.
+  """
+  batches: list[pa.RecordBatch] = []
+  for path in paths:
+    try:
+      schema, found = open_arrow(path)
+      added = list(found)
+    except (OSError, pa.ArrowInvalid) as error:
+      raise InputError(
+        f"Expected an Arrow file of sequences at {path}: {error}."
+      ) from error
+    base = pa.schema([schema.field(i) for i in range(min(3, len(schema)))])
+    if base.names and base.field(0) == _SMALL_TOKENS:
+      base = base.set(0, SCHEMA.field(0))
+    if base not in (SCHEMA, REGRESSION_SCHEMA, MULTI_LABEL_SCHEMA) or not added:
+      raise InputError(f"{path} has columns {schema.names}; expected {SCHEMA.names}.")
+    if batches and not schema.equals(batches[0].schema):
+      raise InputError(f"{path} has other columns than earlier files. Prepare them again.")
+    batches += added
+  if not batches:
+    raise InputError("Expected at least one Arrow file of sequences; found none.")
   return batches

@@ -13,7 +13,7 @@ from packing.files import whole_path
 from pipeline.dataset import file_sha256
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.store import write_sequences
+from pipeline.store import with_small_tokens, write_sequences
 from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.registry import TASKS
 from pipeline.tokenizer import load_tokenizer
@@ -81,7 +81,9 @@ def write_shard(work: ShardWork) -> ShardSummary:
   """
   shard, settings = work.shard, work.settings
   task = TASKS[settings.task]
-  encoder = Encoder(settings, load_tokenizer(work.tokenizer))
+  tokenizer = load_tokenizer(work.tokenizer)
+  encoder = Encoder(settings, tokenizer)
+  schema = with_small_tokens(task.schema, len(tokenizer.vocabulary))
   counts = np.zeros(settings.max_sequence_length, np.int64)
 
   def counted():
@@ -92,7 +94,7 @@ def write_shard(work: ShardWork) -> ShardSummary:
   directory = pathlib.Path(work.directory)
   path = directory / f"{shard.name}.arrow"
   with whole_path(path) as partial:
-    write_sequences(partial, counted(), schema=task.schema)
+    write_sequences(partial, counted(), schema=schema)
     digest = file_sha256(partial)
   if not counts.any():
     path.unlink()

@@ -12,12 +12,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import pyarrow as pa
 import tqdm
 
 from packing import InputError
-from packing.arrow import open_arrow
 from packing.files import whole_path
 from pipeline.dataset import VERSION, file_sha256
+from pipeline.index import file_names, write_index
 from pipeline.preparation.shard_files import (
   ShardSummary,
   ShardWork,
@@ -32,6 +33,7 @@ from pipeline.sources.document_shards import (
   document_shards,
 )
 from pipeline.sources.partitions import Partition
+from pipeline.store import read_batches
 from pipeline.tasks.registry import Task
 from pipeline.tokenizer import (
   END,
@@ -193,7 +195,7 @@ def _manifest(
 ) -> dict:
   task, settings = preparation.task, preparation.settings
   counts: dict = {"documents": sum(s.documents for s in summaries), "documents_used": 0}
-  shards, histograms = {}, {}
+  shards, histograms, paths = {}, {}, {}
   for split in (TRAIN, HELD_OUT, *([MISMATCHED] if settings.mismatched_source else [])):
     of_split = [summary for summary in summaries if summary.split == split]
     tally: collections.Counter[str] = collections.Counter()
@@ -213,10 +215,14 @@ def _manifest(
     counts[split] |= tally
     counts["documents_used"] += counts[split]["documents"]
     shards[split] = [f"{summary.name}.arrow" for summary in of_split if summary.sequences]
+    paths[split] = [directory / name for name in shards[split]]
     histograms[split] = histogram.tolist()
   _check_enough(preparation, counts)
   digests = {tokenizer.path.name: file_sha256(tokenizer.path)}
   digests |= {f"{s.name}.arrow": s.sha256 for s in summaries if s.sequences}
+  for split in filter(paths.get, paths):
+    write_index(directory, split, read_batches(paths[split]))
+    digests |= {name: file_sha256(directory / name) for name in file_names(split)}
   return {
     "version": VERSION,
     "settings": dataclasses.asdict(settings),
@@ -227,21 +233,18 @@ def _manifest(
     },
     "counts": counts,
     "histograms": histograms,
-    "most_frequent_token": _most_frequent(
-      [directory / name for name in shards[TRAIN]], tokenizer
-    ),
+    "most_frequent_token": _most_frequent(read_batches(paths[TRAIN]), tokenizer),
     "shards": shards,
     "sha256": dict(sorted(digests.items())),
   }
 
 
-def _most_frequent(paths: list[pathlib.Path], tokenizer: Tokenizer) -> int:
+def _most_frequent(batches: list[pa.RecordBatch], tokenizer: Tokenizer) -> int:
   """The id that occurs most often among the tokens that may be masked."""
   counts = np.zeros(len(tokenizer.vocabulary), np.int64)
-  for path in paths:
-    for batch in open_arrow(path)[1]:
-      ids = batch.column("input_ids").values.to_numpy()
-      counts += np.bincount(ids, minlength=counts.size)
+  for batch in batches:
+    ids = batch.column("input_ids").values.to_numpy()
+    counts += np.bincount(ids, minlength=counts.size)
   special = ids_by_role(tokenizer.vocabulary, NEVER_MASKED)
   counts[[*itertools.chain(*special.values())]] = 0
   return int(counts.argmax())

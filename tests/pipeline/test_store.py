@@ -11,12 +11,15 @@ from pipeline.store import (
   SCHEMA,
   SequenceStore,
   StoredSequence,
+  with_small_tokens,
   write_sequences,
 )
 
 
 @pytest.mark.parametrize("count", [0, 1, 23])
-@pytest.mark.parametrize("schema", [None, SCHEMA, REGRESSION_SCHEMA])
+@pytest.mark.parametrize(
+  "schema", [None, SCHEMA, REGRESSION_SCHEMA, with_small_tokens(SCHEMA, 2**16)]
+)
 def test_what_is_written_to_disk_or_memory_is_read_back(tmp_path, count, schema):
   rows = [StoredSequence(list(range(n, 2 * n)), n // 2, n % 2) for n in range(1, 24)]
   rows = rows[:count]
@@ -35,7 +38,8 @@ def test_what_is_written_to_disk_or_memory_is_read_back(tmp_path, count, schema)
     for ids in ([], [0], [22, 3, 3, 11], [*range(len(rows))]):
       ids = [number for number in ids if number < len(rows)]
       expected = [token for number in ids for token in rows[number].input_ids]
-      assert found.gather(np.array(ids, int)).tolist() == expected
+      gathered = found.gather(np.array(ids, int))
+      assert (gathered.dtype, gathered.tolist()) == (np.int32, expected)
 
 
 def test_tokens_stay_on_disk(tmp_path):
