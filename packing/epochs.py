@@ -24,19 +24,19 @@ from packing.row import SameTypes, length_of, make_rows
 _SMALL = 1 << 20
 
 
-class PerEpoch:
-  """Makes a value for each epoch and caches the last two; pickling drops the cache."""
+class LastTwo:
+  """Makes a value for a number and keeps the last two; pickling drops them."""
 
   def __init__(self, make: Callable[[int], Any]):
-    self._make, self._cached = make, functools.lru_cache(maxsize=2)(make)
+    self._make, self._kept = make, functools.lru_cache(maxsize=2)(make)
     self._lock = threading.Lock()  # so that two threads do not make the same value
 
-  def __call__(self, epoch: int) -> Any:
+  def __call__(self, number: int) -> Any:
     with self._lock:
-      return self._cached(int(epoch))  # also for NumPy integers
+      return self._kept(int(number))  # also for NumPy integers
 
   def __reduce__(self):
-    return PerEpoch, (self._make,)
+    return LastTwo, (self._make,)
 
 
 class SharedOrder:
@@ -100,23 +100,26 @@ def _remove(path: str, process: int):
       os.remove(path)
 
 
-def assign_epoch(
-  plan: Plan, by_length: np.ndarray | SharedOrder, seed: int, epoch: int
-) -> Assignment:
+def assign_epoch(plan: Plan, by_length: np.ndarray, seed: int, epoch: int) -> Assignment:
   """The assignment of an epoch, with the packs in the order of the plan.
-
-  Those of a small dataset are computed at once, and those of a large one pack by pack.
 
   Args:
     plan: the plan of all epochs.
-    by_length: from `sort_by_length`, of lengths that the plan was made for; or shared.
+    by_length: from `sort_by_length`, of lengths that the plan was made for.
     seed: selects the assignments, together with the epoch.
     epoch: the number of the epoch, from 0.
   """
   (own_seed,) = np.random.SeedSequence([seed, epoch]).generate_state(1)
-  order = by_length.array if isinstance(by_length, SharedOrder) else by_length
-  assignment = Assignment(plan.slots, order, int(own_seed))
-  if order.size <= _SMALL:
+  return Assignment(plan.slots, by_length, int(own_seed))
+
+
+def _assign_to_read_singly(
+  plan: Plan, order: np.ndarray | SharedOrder, seed: int, epoch: int
+) -> Assignment:
+  """As `assign_epoch`; a small dataset's packs are computed at once, not one by one."""
+  by_length = order.array if isinstance(order, SharedOrder) else order
+  assignment = assign_epoch(plan, by_length, seed, epoch)
+  if by_length.size <= _SMALL:
     _ = assignment.sequence_ids
   return assignment
 
@@ -161,7 +164,8 @@ class PlannedPacks:
     lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
     seed = check_integer("seed", seed, at_least=0)
     self._order = SharedOrder(lengths) if shared else sort_by_length(lengths)
-    self._assigned = PerEpoch(functools.partial(assign_epoch, plan, self._order, seed))
+    assign = functools.partial(_assign_to_read_singly, plan, self._order, seed)
+    self._assigned = LastTwo(assign)
 
   def assignment(self, epoch: int) -> Assignment:
     """Which examples share a pack in an epoch."""

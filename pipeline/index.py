@@ -119,7 +119,8 @@ def _record(batches: Sequence[pa.RecordBatch]) -> np.dtype:
       ("length", np.int32),
       ("first_type_length", np.int32),
       ("label", label, shape),
-    ]
+    ],
+    align=True,  # NumPy copies all of an array that is not, to read some of it
   )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
+import mmap
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -132,8 +135,10 @@ class SequenceStore:
 
   Args:
     paths: one file, or several with the same columns.
-    index: the files of their index, from `pipeline.index`; None to make it in memory, 20
+    index: the files of their index, from `pipeline.index`; None to make it in memory, 24
       bytes for each sequence and 4 for their order.
+
+    reads_ahead: whether `read_ahead` is of use, because the files may not be in memory.
 
   Attributes:
     by_length: uint32[num_sequences], or uint64: their numbers, from the shortest to the
@@ -157,10 +162,14 @@ class SequenceStore:
     self,
     paths: str | os.PathLike | Iterable[str | os.PathLike],
     index: Sequence[str | os.PathLike] | None = None,
+    *,
+    reads_ahead: bool = False,
   ):
     one = isinstance(paths, str | os.PathLike)
     files = [paths] if one else list(paths)  # type: ignore[arg-type,list-item]
-    self._origin: tuple = SequenceStore, (files, index)
+    open_again = functools.partial(SequenceStore, reads_ahead=reads_ahead)
+    self._origin: tuple = open_again, (files, index)
+    self.reads_ahead = reads_ahead
     batches = read_batches(files)
     opened = open_index(index, batches) if index else make_index(batches)
     self._set_batches(batches, opened)
@@ -183,7 +192,7 @@ class SequenceStore:
   @classmethod
   def _from_batch(cls, batch: pa.RecordBatch) -> SequenceStore:
     store = cls.__new__(cls)
-    store._origin = cls._from_batch, (batch,)
+    store._origin, store.reads_ahead = (cls._from_batch, (batch,)), False
     store._set_batches([batch], make_index([batch]))
     return store
 
@@ -197,6 +206,7 @@ class SequenceStore:
         batch.column("token_labels").flatten().to_numpy() for batch in batches
       ]
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
+    self._index = index.sequences
     self._table = pa.Table.from_batches(batches)
     self.by_length, sequences = index.by_length, index.sequences
     self._starts, self.lengths = sequences["start"], sequences["length"]
@@ -251,6 +261,23 @@ class SequenceStore:
       found = np.concatenate([values[number][i:j] for number, i, j in parts])
     return found.astype(np.int32, copy=False)
 
+  def read_ahead(self, ids: np.ndarray):
+    """Asks the system to read some sequences into memory, and does not wait for it.
+
+    Otherwise each page is read when it is needed, one after the other.
+
+    Args:
+      ids: int[n]; sequence numbers.
+    """
+    _read_soon(self._index, ids, ids + 1)
+    starts, lengths = self._starts[ids], self.lengths[ids]
+    numbers = np.searchsorted(self._bounds, starts, side="right") - 1
+    order = np.argsort(numbers, kind="stable")
+    used, first = np.unique(numbers[order], return_index=True)
+    for number, here in zip(used.tolist(), np.split(order, first[1:]), strict=True):
+      begins = starts[here] - self._bounds[number]
+      _read_soon(self._tokens[number], begins, begins + lengths[here])
+
   def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Tokens of parts of the stream, which is all sequences end to end.
 
@@ -275,6 +302,16 @@ class SequenceStore:
     for number, here in zip(used.tolist(), np.split(order, first[1:]), strict=False):
       tokens[here] = self._tokens[number][places[here] - self._bounds[number]]
     return tokens
+
+
+def _read_soon(array: np.ndarray, begins: np.ndarray, ends: np.ndarray):
+  """Asks the system to read parts of an array, if it is mapped from a file."""
+  address, size = array.ctypes.data, array.itemsize
+  firsts = (address + begins * size) // mmap.PAGESIZE * mmap.PAGESIZE
+  lengths = address + ends * size - firsts
+  advise = ctypes.CDLL(None).madvise
+  for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
+    advise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_WILLNEED)
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from packing.epochs import PerEpoch
+from packing.epochs import LastTwo
 from pipeline.batches.atoms import cut, documents
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch, lay_out
@@ -55,7 +55,7 @@ class AtomLoader(RowLoader):
     self.isolated = layout == "concat_isolated"
     self._ends = np.cumsum(lengths + 1)
     self.num_slots = self._most_documents() if self.isolated else 1
-    self.order = PerEpoch(functools.partial(self.atoms.order, seed))
+    self.order = LastTwo(functools.partial(self.atoms.order, seed))
     super().__init__(
       num_rows=self.atoms.num_rows,
       row_length=row_length,

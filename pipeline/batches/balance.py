@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 import packing
-from packing.epochs import PerEpoch
+from packing.epochs import LastTwo
 from packing.errors import check, check_integer, multiples_near
 
 Balance = Literal["none", "devices"]
@@ -44,7 +44,7 @@ class BalancedOrder:
     self._devices, self._batch_size = devices, batch_size
     self._squares, self._ends = plan.squares, np.cumsum(plan.repeat_counts)
     order = functools.partial(_order, plan, batch_size, group, seed)
-    self._order = PerEpoch(order)
+    self._order = LastTwo(order)
 
   def __call__(self, step: int) -> np.ndarray:
     """int64[B]; the rows of a step, in blocks by device."""

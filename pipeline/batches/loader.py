@@ -13,7 +13,7 @@ import grain
 import numpy as np
 
 import packing
-from packing.epochs import PerEpoch, assign_epoch
+from packing.epochs import LastTwo, assign_epoch
 from packing.errors import check, check_integer
 from packing.histogram import check_same_lengths
 from pipeline.batches.balance import BALANCES, Balance, BalancedOrder
@@ -29,6 +29,7 @@ from pipeline.batches.position import (
 from pipeline.store import SequenceStore
 
 _ROWS_AT_ONCE = 32  # a few hundred kB of each array, which fit into the cache
+_ROWS_TOGETHER = 1024  # whose sequences are computed together
 
 
 class RowLoader(abc.ABC):
@@ -61,6 +62,7 @@ class RowLoader(abc.ABC):
   """
 
   plan_sha256: str | None = None
+  reads_ahead = False  # whether the rows of steps to come are read from the disk already
   balance: Balance = "none"
   group = 1
 
@@ -95,15 +97,29 @@ class RowLoader(abc.ABC):
     self._block = block_of_process(self.batch_size, process_index, process_count)
     self._size = self.batch_size // process_count
     self.process_index, self.process_count = process_index, process_count
-    self.batches = self._blocks().map(self._make_batch)
+    self._own_rows = self._blocks()
+    self._steps_together = max(_ROWS_TOGETHER // self._size, 1)
+    self._contents_of_steps = LastTwo(self._contents_together)
+    steps = grain.MapDataset.range(1).repeat()
+    self.batches = steps.map_with_index(lambda step, _: self._make_batch(step))
 
   def _blocks(self) -> grain.MapDataset:
     """The rows of this process's block of each batch, int64[B / P]."""
     blocks = self._rows.batch(self._size, drop_remainder=True)
     return blocks[self.process_index :: self.process_count]
 
-  def _make_batch(self, row_numbers: np.ndarray) -> PackedBatch:
-    return self._lay_out(*self._contents_of(row_numbers))
+  def _make_batch(self, step: int) -> PackedBatch:
+    group, number = divmod(step, self._steps_together)
+    contents, epochs = self._contents_of_steps(group)
+    if self.reads_ahead:
+      self._contents_of_steps(group + 1)
+    rows = slice(number * self._size, (number + 1) * self._size)
+    return self._lay_out(contents[rows], epochs[rows])
+
+  def _contents_together(self, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """`_contents_of` this process's rows of a group of steps, which saves time."""
+    steps = range(group * self._steps_together, (group + 1) * self._steps_together)
+    return self._contents_of(np.concatenate([self._own_rows[step] for step in steps]))
 
   def _contents_of(self, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int64[R, K], `_contents` of rows of any epochs; and int64[R], their epochs."""
@@ -202,9 +218,10 @@ class PackedLoader(RowLoader):
   ):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256, self.seed = plan_sha256(plan), seed
+    self.reads_ahead = store.reads_ahead
     check_integer("seed", seed, at_least=0)
     check_same_lengths(store.lengths, plan.histogram)
-    self._assigned = PerEpoch(functools.partial(_assign_epoch, plan, store, seed))
+    self._assigned = LastTwo(functools.partial(_assign_epoch, plan, store, seed))
     self.balance, self._devices = balance, devices
     self._set_group(devices, batch_size)
     super().__init__(
@@ -253,6 +270,12 @@ class PackedLoader(RowLoader):
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
     return self._assigned(epoch or 0).sequences(rows)
+
+  def _contents_together(self, group: int) -> tuple[np.ndarray, np.ndarray]:
+    contents, epochs = super()._contents_together(group)
+    if self.reads_ahead:
+      self.store.read_ahead(contents[contents >= 0])
+    return contents, epochs
 
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
     parts = []

@@ -31,7 +31,7 @@ def random_store(path, lengths, seed=0, batch_size=3):
 class TaskStore:
   """A store as fine-tuning has it: fractions as labels, and answers."""
 
-  has_token_labels = False
+  has_token_labels = reads_ahead = False
 
   def __init__(self, store):
     self.lengths, self.first_type_lengths = store.lengths, store.first_type_lengths
