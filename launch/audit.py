@@ -64,7 +64,7 @@ def _audit(options: argparse.Namespace, fields: list[str]) -> str:
   check_integer("--hosts", options.hosts, at_least=1)
   loader = make_audit_loader(
     read_settings(options.config, fields),
-    open_dataset(options.directory),
+    open_dataset(options.directory, compare_all=True),
     process_count=options.hosts,
   )
   result = audit(loader, epoch=options.epoch)

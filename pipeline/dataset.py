@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import itertools
 import pathlib
+import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from packing import InputError
@@ -18,6 +20,7 @@ from pipeline.tokenizer import Tokenizer
 
 MANIFEST = "manifest.json"
 VERSION = 1  # of the manifest
+LARGE = 2**32  # bytes of all files; to read as many at each start would take long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +67,17 @@ class PreparedDataset:
     return self._held_out
 
 
-def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
+def open_dataset(
+  directory: str | pathlib.Path, *, compare_all: bool = False
+) -> PreparedDataset:
   """Opens a folder that `prepare` wrote, after comparing its checksums.
+
+  A dataset of more than 4 GiB is not read for this: the sizes of its files are compared, a
+  line on the standard error says so, and its stores read ahead.
+
+  Args:
+    directory: the folder.
+    compare_all: whether to compare the checksums of a large dataset, too.
 
   Raises:
     InputError: the folder is not a prepared dataset, one of its files was altered, or
@@ -75,6 +87,8 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   try:
     manifest = parse_json((directory / MANIFEST).read_text(encoding="utf-8"))
     digests, shards = dict(manifest["sha256"]), dict(manifest["shards"])
+    sizes = dict(manifest.get("bytes", {}))  # manifests of before have none
+    is_large = sizes.keys() == digests.keys() and sum(sizes.values()) > LARGE
     version, tokenizer = manifest["version"], manifest["tokenizer"]["file"]
     used = [tokenizer, *itertools.chain(*shards.values())]
     unchecked = [x for x in used if x not in digests or pathlib.Path(x).name != x]
@@ -91,14 +105,23 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   elif unchecked:
     name = short_repr(unchecked[0])
     wrong = f"{MANIFEST} names {name}, which is not a file of the folder with a checksum"
-  elif altered := altered_file(directory, digests):
+  elif altered := _altered_file(
+    directory, sizes if is_large and not compare_all else digests
+  ):
     wrong = f"{altered.name} is missing or was altered since it was prepared"
   if wrong:
     raise InputError(f"{directory}: {wrong}. Delete the folder, and prepare it again.")
+  if is_large and not compare_all:
+    print(
+      f"{directory} has {sum(sizes.values()) / 1e9:,.0f} GB, so only the sizes of its "
+      "files were compared. python -m launch.audit compares their checksums.",
+      file=sys.stderr,
+    )
   stores = {}
   for split, names in filter(lambda item: item[1], shards.items()):
     index = [directory / name for name in file_names(split) if name in digests]
-    stores[split] = SequenceStore([directory / name for name in names], index)
+    paths = [directory / name for name in names]
+    stores[split] = SequenceStore(paths, index, reads_ahead=is_large)
   return PreparedDataset(
     directory=directory,
     train=stores["train"],
@@ -109,15 +132,24 @@ def open_dataset(directory: str | pathlib.Path) -> PreparedDataset:
   )
 
 
-def altered_file(directory: pathlib.Path, digests: dict[str, str]) -> pathlib.Path | None:
-  """The first file whose SHA-256 differs from its digest; None if all agree."""
-  paths = [directory / name for name in digests]
+def _altered_file(
+  directory: pathlib.Path, expected: Mapping[str, str | int]
+) -> pathlib.Path | None:
+  """The first file whose SHA-256, or size in bytes, is another; None if all agree."""
+  paths = [directory / name for name in expected]
   with ThreadPoolExecutor() as threads:
-    found = threads.map(file_sha256, paths)
-    for path, digest, expected in zip(paths, found, digests.values(), strict=True):
-      if digest != expected:
+    found = threads.map(_told, paths, expected.values())
+    for path, told, known in zip(paths, found, expected.values(), strict=True):
+      if told != known:
         return path
   return None
+
+
+def _told(path: pathlib.Path, known: str | int) -> str | int:
+  """What a file has for a SHA-256 or a size."""
+  if isinstance(known, str):
+    return file_sha256(path)
+  return path.stat().st_size if path.is_file() else -1
 
 
 def file_sha256(path: pathlib.Path) -> str:

@@ -131,7 +131,7 @@ def prepare(
       if not (isinstance(cause, OSError) and cause.errno):
         shutil.rmtree(partial, ignore_errors=True)
       raise
-  return open_dataset(directory)
+  return open_dataset(directory, compare_all=True)
 
 
 def find_classes(

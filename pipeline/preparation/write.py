@@ -235,6 +235,7 @@ def _manifest(
     "histograms": histograms,
     "most_frequent_token": _most_frequent(read_batches(paths[TRAIN]), tokenizer),
     "shards": shards,
+    "bytes": {name: (directory / name).stat().st_size for name in sorted(digests)},
     "sha256": dict(sorted(digests.items())),
   }
 

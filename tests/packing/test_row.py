@@ -245,3 +245,19 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
 def test_what_rows_compute_is_not_given(fields, options, message):
   with pytest.raises(packing.InputError, match=message):
     packing.make_rows([[{"input_ids": [5, 6]} | fields]], 5, **options)
+
+
+def test_a_large_dataset_has_the_packs_of_a_small_one(monkeypatch):
+  """They are computed when they are read, not at the start of an epoch."""
+  lengths = [3, 1, 2, 4, 2, 3, 1, 1] * 20
+  examples = [{"input_ids": [number] * n} for number, n in enumerate(lengths)]
+  plan = packing.pack(lengths, max_sequence_length=5)
+  numbers = list(range(plan.num_packs))
+  small = PlannedPacks(examples, plan)
+  expected = [small.rows(epoch, numbers)["input_ids"] for epoch in (0, 3)]
+  monkeypatch.setattr("packing.epochs._SMALL", 0)
+  large = PlannedPacks(examples, plan)
+  for epoch, rows in zip((0, 3), expected, strict=True):
+    np.testing.assert_array_equal(large.rows(epoch, numbers)["input_ids"], rows)
+  assert "sequence_ids" in vars(small.assignment(3))
+  assert "sequence_ids" not in vars(large.assignment(3))

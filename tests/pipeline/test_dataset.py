@@ -87,3 +87,25 @@ def test_documents_are_parsed_not_imported_and_given_once(tmp_path):
     (tmp_path / name).write_text(text)
   documents = list(stdlib.standard_library_documents(stdlib.source_files(tmp_path)))
   assert documents == [["Topic."], ["Module."], ["This text is the same."]]
+
+
+def test_a_large_dataset_is_compared_by_size_unless_all_is_wanted(
+  reference, tmp_path, monkeypatch, capsys
+):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  assert not open_dataset(folder).train.reads_ahead
+  monkeypatch.setattr("pipeline.dataset.LARGE", 1000)
+  path = folder / reference.manifest["shards"]["train"][0]
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+  assert not capsys.readouterr().err
+  large = open_dataset(folder)
+  assert "only the sizes of its files were compared" in capsys.readouterr().err
+  assert large.train.reads_ahead
+  with pytest.raises(InputError, match=rf"{path.name} is missing or was altered"):
+    open_dataset(folder, compare_all=True)
+  for damaged in content[:-1], None:
+    path.unlink() if damaged is None else path.write_bytes(damaged)
+    with pytest.raises(InputError, match=rf"{path.name} is missing or was altered"):
+      open_dataset(folder)

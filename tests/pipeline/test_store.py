@@ -1,4 +1,8 @@
+import ctypes
+import mmap
+import os
 import pickle
+import time
 import tracemalloc
 
 import numpy as np
@@ -66,3 +70,36 @@ def test_a_file_that_is_not_a_store_is_refused(tmp_path, content):
     path.write_bytes(content)
   with pytest.raises(InputError, match=message):
     SequenceStore(path)
+
+
+def test_sequences_are_read_ahead_into_memory(tmp_path):
+  """Of 2,000 sequences that fill a page each, only those that were asked for."""
+  path = tmp_path / "s.arrow"
+  write_sequences(path, [StoredSequence([7] * 1024, 1, 0)] * 2000, batch_size=100)
+  store = SequenceStore(path, reads_ahead=True)
+  with path.open("rb") as file:
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+  wanted, other = np.arange(3, 2000, 500), np.arange(250, 2000, 500)
+  if in_memory(store, other).any():
+    pytest.skip("this file system keeps the file in memory")
+  store.read_ahead(wanted)
+  deadline = time.monotonic() + 60
+  while not in_memory(store, wanted).all():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  assert not in_memory(store, other).any()
+
+
+def in_memory(store, ids) -> np.ndarray:
+  """Whether the page with the middle of each sequence is in memory."""
+  found = []
+  for number in ids:
+    tokens = store._tokens[number // 100]
+    middle = tokens.ctypes.data + (number % 100 * 1024 + 512) * tokens.itemsize
+    page, told = int(middle) // mmap.PAGESIZE * mmap.PAGESIZE, ctypes.c_ubyte()
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.mincore(ctypes.c_void_p(page), ctypes.c_size_t(1), ctypes.byref(told))
+    assert done == 0, os.strerror(ctypes.get_errno())
+    found.append(told.value & 1)
+  return np.array(found, bool)

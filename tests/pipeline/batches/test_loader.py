@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import packing
-from packing import epochs
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.plans import plan_sha256
+from pipeline.store import SequenceStore, write_sequences
 from tests.pipeline.batches.test_batches import (
   MASKING,
   assert_same,
@@ -181,17 +181,6 @@ def test_a_state_that_would_mean_other_batches_is_refused(store, state, message)
   assert batches.get_state() == before
 
 
-def test_a_large_dataset_has_the_batches_of_a_small_one(store, monkeypatch):
-  """Its packs are computed when their rows are read, not at the start of an epoch."""
-  small = make_loader(store)
-  expected = [small[step] for step in (0, 7, 100)]
-  monkeypatch.setattr(epochs, "_SMALL", 0)
-  large = make_loader(store)
-  for step, batch in zip((0, 7, 100), expected, strict=True):
-    assert_same(large[step], batch)
-  assert "sequence_ids" not in vars(large._assigned(0))
-
-
 @pytest.mark.parametrize("change", ["grain", "seed"])
 def test_another_order_of_rows_is_not_resumed(store, change):
   """As with a version of Grain that shuffles differently, or another seed."""
@@ -205,3 +194,20 @@ def test_another_order_of_rows_is_not_resumed(store, change):
     other = other.for_process(0, 1)
   with pytest.raises(packing.InputError, match="with the versions, and the seed,"):
     other.iterate().set_state(state)
+
+
+def test_batches_that_are_read_ahead_are_the_same(store, tmp_path, monkeypatch):
+  """Rows are asked for before the step that needs them, in any order of steps."""
+  rows = [(list(s["input_ids"]), s["first_type_length"], 0) for s in store.records()]
+  write_sequences(tmp_path / "s.arrow", rows, batch_size=50)
+  soon = SequenceStore(tmp_path / "s.arrow", reads_ahead=True)
+  monkeypatch.setattr("pipeline.batches.loader._ROWS_TOGETHER", 21)
+  asked = []
+  monkeypatch.setattr(soon, "read_ahead", lambda ids: asked.append(set(ids.tolist())))
+  plain, ahead = make_loader(SequenceStore(tmp_path / "s.arrow")), make_loader(soon)
+  assert (plain.reads_ahead, ahead.reads_ahead) == (False, True)
+  for step in (0, 1, 2, 3, 40, 2):
+    assert_same(ahead[step], plain[step])
+    wanted = plain[step + 3]["sequence_ids"]
+    assert any(set(wanted[wanted >= 0].tolist()) <= ids for ids in asked), step
+  assert len(asked) == 2 + 1 + 2 + 2  # the first two groups, the next, two others, again
