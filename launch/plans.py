@@ -50,7 +50,7 @@ def _problem(
   rows: Rows, store: SequenceStore, algorithm: str | None = None
 ) -> tuple[packing.Histogram, str, int | str, int | None]:
   """Histogram, algorithm, depth ("auto" if the packer chooses it), and row length."""
-  lengths, longest = store.lengths, rows.max_sequence_length
+  longest = rows.max_sequence_length
   if isinstance(rows, AtomRows) and algorithm is None:
     documents, _ = atoms.documents(store)
     cut = atoms.cut(
@@ -59,8 +59,10 @@ def _problem(
       atom_size=rows.atom_size or longest,
       row_length=longest,
     )
-    lengths, algorithm = cut.row_tokens(), "none"
-  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=longest)
+    of_rows = cut.row_tokens()
+    histogram = packing.Histogram.from_lengths(of_rows, max_sequence_length=longest)
+    return histogram, "none", 1, None
+  histogram = store.histogram.extended(longest)
   if isinstance(rows, Packs):
     algorithm = algorithm or rows.algorithm
     if algorithm != "none":

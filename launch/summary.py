@@ -91,7 +91,7 @@ def _write(run: TrainingRun, summary: Mapping[str, Any], loader: RowLoader) -> s
   }
   plots.plot_packing(
     folder / "plots" / "packing.png",
-    run.dataset.train.lengths,
+    run.dataset.train.histogram,
     loader.first_rows(plots.PACKS_SHOWN),
     efficiency=summary["efficiency"],
   )

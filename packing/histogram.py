@@ -98,6 +98,28 @@ class Histogram:
     """Real tokens of the dataset."""
     return int(self.counts @ np.arange(1, self.counts.size + 1))
 
+  def extended(self, max_sequence_length: int) -> Histogram:
+    """The same counts in S entries.
+
+    Args:
+      max_sequence_length: S, the longest length allowed, in tokens.
+
+    Raises:
+      InputError: a sequence is longer.
+
+    Example:
+      >>> Histogram(np.array([0, 3])).extended(4).counts.tolist()
+      [0, 3, 0, 0]
+    """
+    if self.longest > max_sequence_length:
+      raise InputError(
+        f"The longest sequence has {self.longest} tokens; expected at most "
+        f"max_sequence_length={max_sequence_length}. Pass a larger max_sequence_length."
+      )
+    counts = np.zeros(max_sequence_length, np.int64)
+    counts[: self.longest] = self.counts[: self.longest]
+    return Histogram(counts, source=self.source)
+
   @functools.cached_property
   def sha256(self) -> str:
     """SHA-256 of the counts as little-endian int64, up to the longest length that occurs.

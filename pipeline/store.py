@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
-from packing import InputError
+from packing import Histogram, InputError
 from packing.arrow import open_arrow
 from pipeline.index import Index, make_index, open_index
 
@@ -231,6 +231,16 @@ class SequenceStore:
 
   def __len__(self) -> int:
     return self.lengths.size
+
+  @functools.cached_property
+  def histogram(self) -> Histogram:
+    """Of the lengths; they are counted once.
+
+    Raises:
+      InputError: there are no sequences.
+    """
+    longest = int(self.lengths.max(initial=1))
+    return Histogram.from_lengths(self.lengths, max_sequence_length=longest)
 
   def records(self) -> Iterator[dict]:
     """Each sequence as a dictionary, with a few in memory at a time."""

@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from model.files import whole_file
+from packing import Histogram
 from packing.commands.pictures import draw_rows
 
 plt.style.use("packing.pictures")
@@ -28,7 +29,7 @@ _TRAIN, _HELD_OUT, _BASELINE = "C0", "C1", "0.3"
 
 def plot_packing(
   path: str | pathlib.Path,
-  lengths: np.ndarray,
+  histogram: Histogram,
   segment_ids: np.ndarray,
   *,
   efficiency: float,
@@ -37,20 +38,23 @@ def plot_packing(
 
   Args:
     path: the PNG to write.
-    lengths: int[num_sequences], in tokens.
+    histogram: of the sequences' lengths.
     segment_ids: int32[B, S] of some packs; the first 24 are drawn.
     efficiency: real tokens / all tokens of the whole plan, a fraction.
   """
   row_length = segment_ids.shape[1]
   figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
   bins = np.arange(1, row_length + 2) - 0.5
-  left.hist(lengths, bins, color=_TRAIN)
+  lengths = np.arange(1, histogram.longest + 1)
+  weights = histogram.counts[: lengths.size]
+  mean = histogram.num_tokens / histogram.num_sequences
+  left.hist(lengths, bins, weights=weights, color=_TRAIN)
   left.set_yscale("log")
-  left.axvline(lengths.mean(), color="black", linestyle="--")
+  left.axvline(mean, color="black", linestyle="--")
   left.set(
     xlabel="length in tokens",
     ylabel="sequences",
-    title=f"{lengths.size:,} sequences, {lengths.mean():.0f} tokens on average (line)",
+    title=f"{histogram.num_sequences:,} sequences, {mean:.0f} tokens on average (line)",
   )
   rows, number = [], 0
   for row in segment_ids[:PACKS_SHOWN]:

@@ -97,10 +97,10 @@ def test_a_run_without_held_out_documents_is_refused_before_any_work(tmp_path):
 def test_without_a_depth_the_advised_one_is_taken(tmp_path):
   config = config_for(tmp_path / "d")
   lengths = np.random.default_rng(0).integers(3, 12, 997)
-  store: Any = types.SimpleNamespace(lengths=lengths)
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=41)
+  store: Any = types.SimpleNamespace(lengths=lengths, histogram=histogram)
   rows = settings_of(config).rows
   plan = make_plan(rows, store, seed=0)
-  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=41)
   assert plan.max_sequences_per_pack == packing.choose_depth(histogram) != 3
   assert isinstance(rows, PackedRows)
   rows = dataclasses.replace(rows, max_sequences_per_pack=2)

@@ -5,6 +5,7 @@ import pytest
 from matplotlib import image
 from matplotlib.colors import to_rgba
 
+import packing
 from launch.record import plots, report
 
 BY_LENGTH = [
@@ -89,8 +90,8 @@ def test_the_picture_of_packs_has_as_much_padding_as_the_packs(tmp_path):
   segment_ids[:, : 3 * (10 - padding)] = 1
   segment_ids[:, : 3 * (10 - padding) // 3] = 2
   path = tmp_path / "plots" / "packing.png"  # a folder that is not there yet
-  lengths = np.array([3, 5, 5, 30])
-  plots.plot_packing(path, lengths, segment_ids, efficiency=1 - padding / 10)
+  histogram = packing.Histogram.from_lengths([3, 5, 5, 30], max_sequence_length=30)
+  plots.plot_packing(path, histogram, segment_ids, efficiency=1 - padding / 10)
   pixels = picture(path)
   right = pixels[:, pixels.shape[1] // 2 :]  # 14 sequences in four colours
   shares = [share_of(right, to_rgba(f"C{i}")) for i in range(4)]

@@ -35,7 +35,8 @@ class TaskStore:
 
   def __init__(self, store):
     self.lengths, self.first_type_lengths = store.lengths, store.first_type_lengths
-    self.by_length, self.gather, self.texts = store.by_length, store.gather, None
+    self.by_length, self.histogram = store.by_length, store.histogram
+    self.gather, self.texts = store.gather, None
     rng = np.random.default_rng(3)
     self.sequence_labels = rng.random(len(store)).astype(np.float32)
     self.answer_starts = rng.integers(0, store.lengths)
