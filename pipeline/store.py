@@ -206,7 +206,6 @@ class SequenceStore:
         batch.column("token_labels").flatten().to_numpy() for batch in batches
       ]
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
-    self._index = index.sequences
     self._table = pa.Table.from_batches(batches)
     self.by_length, sequences = index.by_length, index.sequences
     self._starts, self.lengths = sequences["start"], sequences["length"]
@@ -279,7 +278,6 @@ class SequenceStore:
     Args:
       ids: int[n]; sequence numbers.
     """
-    _read_soon(self._index, ids, ids + 1)
     starts, lengths = self._starts[ids], self.lengths[ids]
     numbers = np.searchsorted(self._bounds, starts, side="right") - 1
     order = np.argsort(numbers, kind="stable")

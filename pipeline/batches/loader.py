@@ -19,7 +19,7 @@ from packing.histogram import check_same_lengths
 from pipeline.batches.balance import BALANCES, Balance, BalancedOrder
 from pipeline.batches.masking import Masking, mask_tokens
 from pipeline.batches.packed import PackedBatch, pack_rows
-from pipeline.batches.plans import plan_sha256
+from pipeline.batches.plans import epoch_order, plan_sha256
 from pipeline.batches.position import (
   block_of_process,
   check_same_order,
@@ -76,11 +76,7 @@ class RowLoader(abc.ABC):
   ):
     self.num_rows, self.row_length = num_rows, row_length
     self.batch_size = batch_size
-    # Row numbers continue from epoch to epoch, so one number gives both epoch and row.
-    rows = grain.MapDataset.range(num_rows).map_with_index(lambda row, _: row)
-    if shuffle_seed is not None:
-      rows = rows.seed(shuffle_seed).shuffle()
-    self._rows = rows.repeat()
+    self._shuffle_seed = shuffle_seed
     self._set_process(0, 1)
 
   def for_process(self, process_index: int, process_count: int) -> Self:
@@ -97,16 +93,25 @@ class RowLoader(abc.ABC):
     self._block = block_of_process(self.batch_size, process_index, process_count)
     self._size = self.batch_size // process_count
     self.process_index, self.process_count = process_index, process_count
-    self._own_rows = self._blocks()
     self._steps_together = max(_ROWS_TOGETHER // self._size, 1)
     self._contents_of_steps = LastTwo(self._contents_together)
     steps = grain.MapDataset.range(1).repeat()
     self.batches = steps.map_with_index(lambda step, _: self._make_batch(step))
 
-  def _blocks(self) -> grain.MapDataset:
-    """The rows of this process's block of each batch, int64[B / P]."""
-    blocks = self._rows.batch(self._size, drop_remainder=True)
-    return blocks[self.process_index :: self.process_count]
+  def _rows_of(self, steps: np.ndarray) -> np.ndarray:
+    """int64[n, B / P]: this process's rows of some steps.
+
+    Their numbers continue from epoch to epoch, so one gives both epoch and row.
+    """
+    rows = steps[:, None] * self.batch_size + np.arange(self.batch_size)[self._block]
+    if self._shuffle_seed is None:
+      return rows
+    epochs, places = np.divmod(rows, self.num_rows)
+    for epoch in np.unique(epochs).tolist():
+      here = epochs == epoch
+      order = epoch_order(self.num_rows, self._shuffle_seed, epoch, places[here])
+      rows[here] = epoch * self.num_rows + order
+    return rows
 
   def _make_batch(self, step: int) -> PackedBatch:
     group, number = divmod(step, self._steps_together)
@@ -118,8 +123,9 @@ class RowLoader(abc.ABC):
 
   def _contents_together(self, group: int) -> tuple[np.ndarray, np.ndarray]:
     """`_contents_of` this process's rows of a group of steps, which saves time."""
-    steps = range(group * self._steps_together, (group + 1) * self._steps_together)
-    return self._contents_of(np.concatenate([self._own_rows[step] for step in steps]))
+    first = group * self._steps_together
+    steps = np.arange(first, first + self._steps_together)
+    return self._contents_of(self._rows_of(steps).ravel())
 
   def _contents_of(self, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int64[R, K], `_contents` of rows of any epochs; and int64[R], their epochs."""
@@ -132,7 +138,8 @@ class RowLoader(abc.ABC):
 
   def contents_of_step(self, step: int) -> np.ndarray:
     """int64[B, K], `_contents` of a batch of all processes, by number of row."""
-    return self._contents_of(np.sort(self.for_process(0, 1)._blocks()[step]))[0]
+    rows = self.for_process(0, 1)._rows_of(np.array([step]))
+    return self._contents_of(np.sort(rows[0]))[0]
 
   @abc.abstractmethod
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
@@ -251,11 +258,10 @@ class PackedLoader(RowLoader):
         seed=self.seed,
       )
 
-  def _blocks(self) -> grain.MapDataset:
+  def _rows_of(self, steps: np.ndarray) -> np.ndarray:
     if self._order is None:
-      return super()._blocks()
-    steps = grain.MapDataset.range(1).repeat()
-    return steps.map_with_index(lambda step, _: self._order(step)[self._block])
+      return super()._rows_of(steps)
+    return np.stack([self._order(step)[self._block] for step in steps.tolist()])
 
   def epochs_of(self, step: int) -> np.ndarray:
     """int64[B]; the epoch of each row of a batch, over all processes."""

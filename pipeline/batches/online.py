@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import queue
 import threading
@@ -85,12 +84,12 @@ class ShuffledSequences:
 
   def __init__(self, store: SequenceStore, *, seed: int):
     self._store, self._next = store, 0
-    self._order = functools.partial(epoch_order, len(store), seed)
+    self._seed = seed
 
   def read(self) -> Iterator[list[tuple[int, int]]]:
     while True:
       epoch, place = divmod(self._next, len(self._store))
-      for number in self._order(epoch, place, place + _AT_ONCE).tolist():
+      for number in self._order(epoch, place, _AT_ONCE).tolist():
         self._next += 1
         yield [(epoch, number)]
 
@@ -111,10 +110,15 @@ class ShuffledSequences:
     check_same_order(state["sequences"], self._following(place))
     self._next = place
 
+  def _order(self, epoch: int, place: int, most: int) -> np.ndarray:
+    """The sequences at a place of an epoch and the next ones, at most so many."""
+    places = np.arange(place, min(place + most, len(self._store)))
+    return epoch_order(len(self._store), self._seed, epoch, places)
+
   def _following(self, place: int) -> np.ndarray:
     """Some of the next sequences: 64, or those that remain of two epochs."""
     epoch, place = divmod(place, len(self._store))
-    following = self._order(epoch, place, place + 64)
+    following = self._order(epoch, place, 64)
     if following.size < 64:
       following = np.concatenate([following, self._order(epoch + 1, 0, 64)])
     return following

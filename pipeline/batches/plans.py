@@ -48,29 +48,27 @@ def online_plan(
 
 
 def epoch_order(
-  num_sequences: int, seed: int, epoch: int, start: int = 0, stop: int | None = None
+  number: int, seed: int, epoch: int, places: np.ndarray | None = None
 ) -> np.ndarray:
-  """int64[stop - start]: which sequences come next in an epoch that is packed online.
+  """int64[n]: the rows, or sequences, that come at some places of an epoch's order.
 
   Args:
-    num_sequences: N, at least 1.
+    number: N, how many there are, at least 1.
     seed: selects the order, together with the epoch.
     epoch: the number of the epoch, from 0.
-    start: the first place of the order that is wanted.
-    stop: the place behind the last one; None, and all above N, for N.
+    places: int64[n], below N; None for all.
 
   Example:
     >>> epoch_order(5, seed=1, epoch=0).tolist()
     [4, 0, 2, 3, 1]
-    >>> epoch_order(5, seed=1, epoch=0, start=1, stop=3).tolist()
-    [0, 2]
+    >>> epoch_order(5, seed=1, epoch=0, places=np.array([1, 4])).tolist()
+    [0, 1]
   """
-  wanted = range(num_sequences)[start:stop]
-  size = np.array([num_sequences], np.uint64)
+  if places is None:
+    places = np.arange(number)
+  size = np.array([number], np.uint64)
   key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
-  return permute(np.arange(wanted.start, wanted.stop, dtype=np.uint64), size, key).view(
-    np.int64
-  )
+  return permute(places.view(np.uint64), size, key).view(np.int64)
 
 
 def plan_sha256(plan: packing.Plan) -> str:

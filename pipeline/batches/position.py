@@ -56,7 +56,7 @@ def ids_sha256(ids: np.ndarray) -> str:
 def check_same_order(saved: Any, ids: np.ndarray):
   """Raises InputError if other sequences come next than when a state was saved.
 
-  NumPy and Grain do not promise the same shuffled order in each of their versions.
+  NumPy, which draws the order of balanced rows, does not promise the same in each version.
 
   Args:
     saved: `ids_sha256` of those that came next.
@@ -65,6 +65,6 @@ def check_same_order(saved: Any, ids: np.ndarray):
   if saved != ids_sha256(ids):
     raise InputError(
       "The next rows are not those that the run would have read, so some sequences would "
-      "be missed and others repeated. Another version of isopack, NumPy or Grain may order "
-      "them differently: resume with the versions, and the seed, that the run began with."
+      "be missed and others repeated. Another version of isopack or NumPy may order them "
+      "differently: resume with the versions, and the seed, that the run began with."
     )

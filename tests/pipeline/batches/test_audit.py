@@ -120,7 +120,7 @@ BREAKS |= {
   "masks out of order": (swap_masks, "mlm_positions not ascending in row 0"),
   "a special token masked": (put("mlm_labels", (3, 0), 3), "A special token was masked in"),
   "an unknown token": (put_beyond_the_vocabulary, "beyond the vocabulary in row 3"),
-  "a sequence number": (exchange_sequences, "sequence_ids in row 1: A pack has 71 tokens"),
+  "a sequence number": (exchange_sequences, "sequence_ids in row 0: A pack has 45 tokens"),
   "an unknown number": (put("sequence_ids", (3, 0), 211), "no such sequence number"),
   "a slot skipped": (put("sequence_ids", (3, 0), -1), "in row 3"),
   "an empty row": (empty_row, "Row 2 is padding alone"),
