@@ -21,17 +21,21 @@ _COUNTS = "count", "counts", "frequency"  # beside a length, in a histogram
 _NAMES = ("input_ids", "tokens", "token_ids", "length", "lengths", "num_tokens")
 
 
-def open_arrow(path: str | os.PathLike) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def open_arrow(
+  file: str | os.PathLike | pa.Buffer,
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
   """The schema and the record batches of an Arrow file, memory-mapped.
 
   Args:
-    path: a file in Arrow's file format, or in its stream format as Hugging Face writes.
+    file: a path, or the bytes, of a file in Arrow's file format, or in its stream format as
+      Hugging Face writes. A path's file is read from the disk at once, in the background.
 
   Raises:
     OSError: the file cannot be read.
     pyarrow.ArrowInvalid: the file is not Arrow; or, from the iterator, it is damaged.
   """
-  source = pa.memory_map(str(path))
+  is_path = not isinstance(file, pa.Buffer)
+  source = pa.memory_map(str(file)) if is_path else pa.BufferReader(file)
   if source.read(6) == b"ARROW1":
     reader = pa.ipc.open_file(source)
     return reader.schema, map(reader.get_batch, range(reader.num_record_batches))

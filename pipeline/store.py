@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
-import mmap
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +17,7 @@ import pyarrow.ipc
 from packing import Histogram, InputError
 from packing.arrow import open_arrow
 from pipeline.index import Index, make_index, open_index
+from pipeline.mapped import map_file, read_soon
 
 SCHEMA = pa.schema(
   [
@@ -138,7 +137,8 @@ class SequenceStore:
     index: the files of their index, from `pipeline.index`; None to make it in memory, 24
       bytes for each sequence and 4 for their order.
 
-    reads_ahead: whether `read_ahead` is of use, because the files may not be in memory.
+    reads_ahead: whether the files are too large to be read when they are opened. Then
+      `read_ahead` is of use.
 
   Attributes:
     by_length: uint32[num_sequences], or uint64: their numbers, from the shortest to the
@@ -170,7 +170,7 @@ class SequenceStore:
     open_again = functools.partial(SequenceStore, reads_ahead=reads_ahead)
     self._origin: tuple = open_again, (files, index)
     self.reads_ahead = reads_ahead
-    batches = read_batches(files)
+    batches = read_batches(files, reads_ahead=reads_ahead)
     opened = open_index(index, batches) if index else make_index(batches)
     self._set_batches(batches, opened)
 
@@ -206,6 +206,7 @@ class SequenceStore:
         batch.column("token_labels").flatten().to_numpy() for batch in batches
       ]
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
+    self._addresses = np.array([tokens.ctypes.data for tokens in self._tokens])
     self._table = pa.Table.from_batches(batches)
     self.by_length, sequences = index.by_length, index.sequences
     self._starts, self.lengths = sequences["start"], sequences["length"]
@@ -279,12 +280,10 @@ class SequenceStore:
       ids: int[n]; sequence numbers.
     """
     starts, lengths = self._starts[ids], self.lengths[ids]
-    numbers = np.searchsorted(self._bounds, starts, side="right") - 1
-    order = np.argsort(numbers, kind="stable")
-    used, first = np.unique(numbers[order], return_index=True)
-    for number, here in zip(used.tolist(), np.split(order, first[1:]), strict=True):
-      begins = starts[here] - self._bounds[number]
-      _read_soon(self._tokens[number], begins, begins + lengths[here])
+    numbers = np.searchsorted(self._bounds[:-1], starts, side="right") - 1
+    size = self._tokens[0].itemsize
+    addresses = self._addresses[numbers] + (starts - self._bounds[numbers]) * size
+    read_soon(addresses, lengths * size)
 
   def read(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Tokens of parts of the stream, which is all sequences end to end.
@@ -312,24 +311,20 @@ class SequenceStore:
     return tokens
 
 
-def _read_soon(array: np.ndarray, begins: np.ndarray, ends: np.ndarray):
-  """Asks the system to read parts of an array, if it is mapped from a file."""
-  address, size = array.ctypes.data, array.itemsize
-  firsts = (address + begins * size) // mmap.PAGESIZE * mmap.PAGESIZE
-  lengths = address + ends * size - firsts
-  advise = ctypes.CDLL(None).madvise
-  for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-    advise(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_WILLNEED)
-
-
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
   """int64[sum of the lengths]: the integers from each start, end to end."""
   ends = np.cumsum(lengths, dtype=np.int64)
   return np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
 
 
-def read_batches(paths: Iterable[str | os.PathLike]) -> list[pa.RecordBatch]:
+def read_batches(
+  paths: Iterable[str | os.PathLike], *, reads_ahead: bool = False
+) -> list[pa.RecordBatch]:
   """The record batches of Arrow files of sequences, memory-mapped.
+
+  Args:
+    paths: the files.
+    reads_ahead: as of `SequenceStore`.
 
   Raises:
     InputError: a file is missing or is not an Arrow file of sequences, they have different
@@ -338,7 +333,7 @@ def read_batches(paths: Iterable[str | os.PathLike]) -> list[pa.RecordBatch]:
   batches: list[pa.RecordBatch] = []
   for path in paths:
     try:
-      schema, found = open_arrow(path)
+      schema, found = open_arrow(map_file(path) if reads_ahead else path)
       added = list(found)
     except (OSError, pa.ArrowInvalid) as error:
       raise InputError(

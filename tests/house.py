@@ -20,8 +20,8 @@ ROOMS = {
   "packing": "errors files splitmix permutation histogram problem algorithms certificate "
   "assignment plan planfile row arrow epochs online batches pack row_length commands torch "
   "grain datasets testing __main__",
-  "pipeline": "settings index store tokenizer sources tasks dataset preparation batches "
-  "prediction __main__",
+  "pipeline": "settings mapped index store tokenizer sources tasks dataset preparation "
+  "batches prediction __main__",
   "model": "config dropout layer_norm masks attention losses products blocks bert "
   "modern_bert gpt2 models files weights hf testing __main__",
   "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
