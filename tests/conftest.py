@@ -5,11 +5,13 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
+import types
 from collections.abc import Callable
 
 import pytest
 
-from tests import programs
+from tests import forked, programs
 
 # JAX reads these when it is imported, here and in the processes that tests start.
 os.environ.update(programs.COMPILING, JAX_NUMPY_DTYPE_PROMOTION="strict")
@@ -69,6 +71,19 @@ def optimised():
   jax.config.update("jax_disable_most_optimizations", False)
   yield
   jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture(scope="module")
+def forked_jobs():
+  """`launch.sweep.jobs` starts commands in processes that have imported their libraries.
+
+  With the same words, environment, streams and cores. tests/launch/test_jobs.py has
+  processes of the usual kind.
+  """
+  started = types.SimpleNamespace(**vars(subprocess) | {"Popen": forked.Command})
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr("launch.sweep.jobs.subprocess", started)
+    yield
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import resource_tracker
 
 _LIMIT = 600  # seconds, after which a program is ended
-multiprocessing.set_forkserver_preload(["tests.preloaded"])
+multiprocessing.set_forkserver_preload(["tests.preloaded", "pytest"])
 
 
 def run(arguments: Sequence[object], **options) -> subprocess.CompletedProcess:
@@ -79,13 +79,19 @@ class Process(multiprocessing.context.ForkServerProcess):
     if self.exitcode is None:
       os.kill(self.pid, number)
 
+  def _streams(self):
+    """What it reads, and where it prints and where its errors go."""
+    return os.devnull, self.output, self._errors
+
   def run(self):
     """In the new process, which turns into the program."""
     signal.alarm(_LIMIT)
     resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]  # its own
     if self._new_session:
       os.setsid()
-    for number, path in enumerate((os.devnull, self.output, self._errors)):
+    read, *written = self._streams()
+    os.dup2(os.open(read, os.O_RDONLY), 0)
+    for number, path in enumerate(written, 1):
       os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
     folder, env = self._place
     os.chdir(folder)
@@ -95,7 +101,9 @@ class Process(multiprocessing.context.ForkServerProcess):
     is_module = self.args[0] == "-m"
     sys.argv = self.args[is_module:]
     program = pathlib.Path(sys.argv[0])
-    sys.path[0] = os.getcwd() if is_module else str(program.absolute().parent)
+    first = os.getcwd() if is_module else str(program.absolute().parent)
+    more = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:1] = [first, *more]
     try:
       if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -104,6 +112,37 @@ class Process(multiprocessing.context.ForkServerProcess):
     finally:
       threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any program
       atexit._run_exitfuncs()
+
+
+class Command(Process):
+  """As `subprocess.Popen` of a Python command, as `launch.sweep.jobs` starts it.
+
+  Args:
+    command: the interpreter, and `arguments` of `Process`.
+    stdin: a pipe, which stays open until `stdin` is closed.
+    stdout: an open file, to which is appended.
+    stderr: goes where `stdout` goes.
+    env, start_new_session: `env` and `new_session` of `Process`.
+  """
+
+  def __init__(self, command, *, stdin, stdout, stderr, env, start_new_session):
+    assert command[0] == sys.executable
+    assert (stdin, stderr) == (subprocess.PIPE, subprocess.STDOUT)
+    self._pipe = pathlib.Path(tempfile.mkdtemp()) / "in"
+    os.mkfifo(self._pipe)
+    self._log = stdout.name
+    super().__init__(command[1:], env=env, new_session=start_new_session)
+    self.stdin = self._pipe.open("wb")  # the program begins when this is open
+    shutil.rmtree(self._pipe.parent)
+
+  def wait(self, timeout: float | None = None):
+    """Waits for its end; raises TimeoutExpired as `subprocess.Popen` does."""
+    self.join(timeout)
+    if self.exitcode is None:
+      raise subprocess.TimeoutExpired(self.args, timeout or 0)
+
+  def _streams(self):
+    return self._pipe, self._log, self._log
 
 
 def _configure_jax(env: Mapping[str, str]):
