@@ -75,5 +75,5 @@ def write_real_data(folder):
       articles.append({"title": str(n), "paragraphs": paragraphs})
     content = json.dumps({"version": "1.1", "data": articles}).encode()
     (folder / "squad" / f"{part}-v1.1.json.gz").write_bytes(gzip.compress(content))
-  sizes = {"max_position_embeddings": 512, "layer_norm_epsilon": 1e-5}
+  sizes = {"max_position_embeddings": 512, "layer_norm_epsilon": 1e-5, "num_layers": 1}
   write(folder / "minilm-l6-h384", [".", *WORDS], **sizes)

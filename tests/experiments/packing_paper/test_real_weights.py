@@ -1,6 +1,5 @@
 """Real weights trained further on articles; here the weights and the articles are small."""
 
-import dataclasses
 import json
 import shutil
 
@@ -10,11 +9,12 @@ from experiments.packing_paper.real_weights import figures_3_4_curves as real_we
 from experiments.packing_paper.real_weights import figures_18_19_phases as phases
 from experiments.packing_paper.real_weights import table_3_downstream as table_3
 from lab.exhibits import Part
-from lab.studies import paired_run
 from model import hf
 from packing import InputError
 from tests.experiments import encoders
 from training.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("forked_jobs")
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +56,6 @@ def test_all_arms_start_from_the_weights(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_kept_run_has_the_sizes_of_the_weights(data, tmp_path):
-  study = real_weights.make_study(Part(tmp_path, "command", quick=True, data=data))
-  ((arm, run), *_) = study.runs
-  kept = tmp_path / "kept"
-  paired_run.run(dataclasses.replace(arm, keep=True), run.settings, keep_in=kept)
-  made = json.loads((kept / "config.json").read_text())
-  assert (made["max_position_embeddings"], made["layer_norm_eps"]) == (512, 1e-5)
-  assert hf.open_model(kept).config.num_layers == made["num_hidden_layers"]
-
-
-@pytest.mark.slow
 def test_both_phases(data, tmp_path):
   part = Part(tmp_path / "real_phases", "command", quick=True, jobs=2, data=data)
   first, second = phases.exhibits(part)
@@ -95,6 +84,11 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
 
   def times():
     return {path: path.stat().st_mtime_ns for path in (part.folder / "runs").iterdir()}
+
+  kept = part.folder / "runs" / "packed,seed=1"  # has the sizes of the weights
+  made = json.loads((kept / "config.json").read_text())
+  assert (made["max_position_embeddings"], made["layer_norm_eps"]) == (512, 1e-5)
+  assert hf.open_model(kept).config.num_layers == made["num_hidden_layers"]
 
   before = times()
   assert len(before) == 11  # four runs, their logs, and the weights of three
