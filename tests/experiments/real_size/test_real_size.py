@@ -13,6 +13,8 @@ from lab.exhibits import Part
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.experiments import encoders
 
+pytestmark = pytest.mark.usefixtures("forked_jobs")
+
 
 @pytest.fixture
 def data(tmp_path):
@@ -38,6 +40,7 @@ def test_data_that_are_missing_are_refused_in_one_line(data, tmp_path, capsys, m
 @pytest.mark.slow
 def test_minutes_are_obeyed_and_finished_runs_are_kept(data, tmp_path, monkeypatch):
   monkeypatch.setattr(real_size, "TASKS", ("mrpc",))
+  monkeypatch.setattr(real_size, "EVALUATED", range(25, 101, 25))
   folder, prepared = tmp_path / "out", tmp_path / "prepared"
 
   def start(minutes, data=None):
