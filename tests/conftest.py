@@ -77,8 +77,8 @@ def optimised():
 def forked_jobs():
   """`launch.sweep.jobs` starts commands in processes that have imported their libraries.
 
-  With the same words, environment, streams and cores. tests/launch/test_jobs.py has
-  processes of the usual kind.
+  With the same words, environment, streams and cores. tests/lab/test_study.py and
+  tests/launch have processes of the usual kind.
   """
   started = types.SimpleNamespace(**vars(subprocess) | {"Popen": forked.Command})
   with pytest.MonkeyPatch.context() as patch:

@@ -24,6 +24,8 @@ from tests.experiments import encoders
 from tests.markdown import ROOT
 from tests.programs import lines_of
 
+pytestmark = pytest.mark.usefixtures("forked_jobs")
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
@@ -88,6 +90,7 @@ def real(tmp_path_factory):
 def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # compiled programs are kept here
   short = {arm: fields | real_tasks.QUICK for arm, fields in finetuning.ARMS.items()}
+  short["packed"]["train.throughput_rounds"] = 2
   monkeypatch.setattr(finetuning, "ARMS", short)
   command = ["--data", str(real), "--tasks", "stsb_pairs,squad", "--seeds", "1"]
   command += ["--workdir", str(tmp_path / "out"), "--jobs", "2"]
