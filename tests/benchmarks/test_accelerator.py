@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -15,9 +16,11 @@ from benchmarks import accelerator, accelerator_session, train_program
 from benchmarks.accelerator_session import Record, Session
 from benchmarks.accelerator_steps import Bench, Case, Pace, choose, halving
 from configs import base
+from lab.timing import models, steps
 from lab.timing.models import make_config
 from launch.record.flops import Peak
 from model.testing import verify
+from tests import forked
 from tests.programs import ROOT
 
 PACE = Pace(steps=5, blocks=2, awaited=3)
@@ -31,6 +34,28 @@ ABOUT = {
 }
 TINY = Case("tiny", 128, 2)
 CLOCKS = "seconds", "awaited"
+SMALL = 97  # tokens of a vocabulary
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_vocabulary():
+  """Which makes steps short."""
+  with pytest.MonkeyPatch.context() as patch:
+    for module in (models, steps):
+      patch.setattr(module, "VOCAB_SIZE", SMALL)
+    yield
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+  """PyTorch's threads wait for each other longer than they compute so small steps."""
+  monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+  import torch
+
+  number = torch.get_num_threads()
+  torch.set_num_threads(1)
+  yield
+  torch.set_num_threads(number)
 
 
 @pytest.fixture
@@ -232,8 +257,13 @@ def test_a_peer_that_does_not_run_is_named(record, tmp_path, monkeypatch):
 
 
 @pytest.mark.extra("torch", "transformers")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pytorch_takes_the_same_sequences(record, dtype):
+def test_pytorch_takes_the_same_sequences(dtype, monkeypatch):
+  from benchmarks import hugging_face
+
+  if dtype == "bfloat16":  # the compiler takes most of the time; once is enough
+    monkeypatch.delitem(hugging_face.COMPUTATIONS, "compiled")
   measured, failed = accelerator_session.peers(TINY, 4, dtype, pace=PACE, device="cpu")
   ways = [peer["way"] for peer in measured]
   assert ways[:2] == [accelerator_session.WAYS[x] for x in ("masked", "unpadded")]
@@ -255,6 +285,7 @@ def test_packed_is_compared_with_a_peer_within_one_clock(record, tmp_path, bench
 
 
 @pytest.mark.extra("torch", "transformers")
+@pytest.mark.usefixtures("one_thread")
 def test_a_block_of_pytorchs_steps_waits_once_and_reads_no_loss(monkeypatch):
   from benchmarks import hugging_face
   from benchmarks.accelerator_steps import plan_of
@@ -293,6 +324,7 @@ def test_a_block_of_pytorchs_steps_waits_once_and_reads_no_loss(monkeypatch):
 
 
 @pytest.mark.extra("torch", "transformers")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("what", ["masked", "unpadded"])
 def test_a_step_of_pytorch_reads_nothing_from_the_device(what, monkeypatch):
   """Reading a value waits for a GPU. Transformers' own reading of a padding mask stays."""
@@ -409,12 +441,31 @@ def test_a_proof_that_fails_gives_status_1(tmp_path, capsys, monkeypatch):
   assert "| blocks |" in capsys.readouterr().out
 
 
+# The command with short steps, and train.py with little text.
+LITTLE = f"""
+import runpy, sys
+from benchmarks import train_program
+from lab.timing import models, steps
+from model import BertConfig, ModernBertConfig
+
+models.VOCAB_SIZE = steps.VOCAB_SIZE = {SMALL}
+BertConfig.SIZES["tiny"], ModernBertConfig.SIZES["tiny"] = (1, 64), (2, 64)
+words = train_program._words
+text = [f"--config.data.source=stdlib:{{sys.argv.pop()}}", "--config.data.vocab_size=2000"]
+train_program._words = lambda *given, **options: [*words(*given, **options), *text]
+runpy.run_module("benchmarks.accelerator", run_name="__main__")
+"""
+
+
 @pytest.mark.slow
-def test_the_parts_of_this_project_are_measured_on_a_cpu(tmp_path):
+def test_the_parts_of_this_project_are_measured_on_a_cpu(tmp_path, folder):
+  program = tmp_path / "little.py"
+  program.write_text(LITTLE)
   parts = "tiny:128,modern_tiny:128,dropout,train.py,attention"
-  words = ["-m", "benchmarks.accelerator", "--out", tmp_path, f"--cases={parts}"]
-  words.append("--minutes=60")
-  subprocess.run([sys.executable, *words], cwd=ROOT, check=True, capture_output=True)
+  words = [program, "--out", tmp_path, f"--cases={parts}", "--minutes=60"]
+  environment = os.environ | {"PYTHONPATH": str(ROOT)}
+  result = forked.run([*words, folder / "library"], cwd=ROOT, env=environment)
+  assert result.returncode == 0, result.stderr[-3000:]
   found = written(tmp_path)
   assert all(proof["passes"] for proof in found["proofs"])
   steps = [(step["case"], step["attention"]) for step in found["steps"]]
@@ -437,7 +488,13 @@ def test_proofs_and_steps_need_few_packages(tmp_path):
           raise ModuleNotFoundError(name)
 
     sys.meta_path.insert(0, Refuse())
+    from lab.timing import models, steps
+    from model import BertConfig
+
+    models.VOCAB_SIZE = steps.VOCAB_SIZE = 97  # which makes steps short
+    BertConfig.SIZES["tiny"] = 1, 64
     from benchmarks import accelerator
+
     accelerator.main(sys.argv[1:])
   """
   command = [sys.executable, "-c", textwrap.dedent(program)]
