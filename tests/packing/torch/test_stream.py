@@ -18,6 +18,9 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 pytestmark = pytest.mark.extra("torch")
 
+# How processes start: as by "spawn", from one that has imported their libraries already. It
+# has none of JAX's threads, which do not survive a fork.
+METHOD = "forkserver"
 OPTIONS = {"row_length": ROW, "open_packs": 4, "look_ahead": 3}
 
 
@@ -39,11 +42,18 @@ def test_workers_and_ranks_share_a_stream():
       make_stream(rank=rank, world_size=2),
       batch_size=4,
       num_workers=2,
-      multiprocessing_context="spawn",
+      multiprocessing_context=METHOD,
       collate_fn=PackedCollator(row_length=ROW),
     )
     batches += list(loader)
   every_token_once(batches)
+
+
+def start_processes(function, *arguments, number):
+  """Runs function(0, *arguments), function(1, ...) and so on, each in a process."""
+  torch.multiprocessing.start_processes(
+    function, arguments, nprocs=number, start_method=METHOD
+  )
 
 
 def read_in_rank(rank, folder, method):
@@ -60,7 +70,7 @@ def read_in_rank(rank, folder, method):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_know_the_rank_of_their_process(method, tmp_path):
-  torch.multiprocessing.spawn(read_in_rank, (tmp_path, method), nprocs=2)
+  start_processes(read_in_rank, tmp_path, method, number=2)
   packs = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
   assert all(packs)
   assert flat(packs[0] + packs[1]) == flat(first_tokens(make_stream()))
@@ -76,11 +86,11 @@ class Sharing(IterableDataset):
 
 def test_a_stream_that_may_share_out_its_examples_is_refused_with_workers():
   rows = PackedIterableDataset(Sharing(), **OPTIONS)
-  spawned = {"batch_size": None, "multiprocessing_context": "spawn"}
-  loader = DataLoader(rows, num_workers=2, **spawned)
+  started = {"batch_size": None, "multiprocessing_context": METHOD}
+  loader = DataLoader(rows, num_workers=2, **started)
   with pytest.raises(packing.InputError, match="is a Sharing, which may share out"):
     list(loader)
-  loader = DataLoader(rows, num_workers=1, **spawned)
+  loader = DataLoader(rows, num_workers=1, **started)
   assert flat(first_tokens(loader)) == flat(first_tokens(make_stream()))
 
 
@@ -132,9 +142,9 @@ class WithStates(IterableDataset):
 def test_a_worker_that_has_ended_its_shard_does_not_read_it_again():
   def read(states=None):
     rows = WithStates(make_stream(), states)
-    spawned = {"batch_size": None, "multiprocessing_context": "spawn"}
+    started = {"batch_size": None, "multiprocessing_context": METHOD}
     by_worker: tuple[list, list] = ([], [])
-    for worker, pack, state in DataLoader(rows, num_workers=2, **spawned):
+    for worker, pack, state in DataLoader(rows, num_workers=2, **started):
       by_worker[worker].append((pack, state))
     return by_worker
 
@@ -165,8 +175,7 @@ def load_before_a_worker_starts(_, method):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_state_loaded_before_the_workers_start_is_refused(method):
-  # In a process without JAX's threads, which do not survive a fork.
-  torch.multiprocessing.spawn(load_before_a_worker_starts, (method,), nprocs=1)
+  start_processes(load_before_a_worker_starts, method, number=1)
 
 
 class Stateful:
@@ -298,7 +307,7 @@ def test_ranks_and_workers_read_the_shards_of_a_hugging_face_stream(ranks):
       hugging_face_stream(), rank=rank, world_size=ranks, **OPTIONS
     )
     loader = DataLoader(
-      rows, batch_size=None, num_workers=2, multiprocessing_context="spawn"
+      rows, batch_size=None, num_workers=2, multiprocessing_context=METHOD
     )
     packs += first_tokens(loader)
   assert flat(packs) == flat(first_tokens([EXAMPLES]))
@@ -351,8 +360,7 @@ def read_by_a_stateful_loader(_, folder):
 
 def test_workers_of_a_stateful_loader_resume(tmp_path):
   pytest.importorskip("torchdata")
-  # In a process without JAX's threads, which do not survive a fork.
-  torch.multiprocessing.spawn(read_by_a_stateful_loader, (tmp_path,), nprocs=1)
+  start_processes(read_by_a_stateful_loader, tmp_path, number=1)
   whole, begun, rest, next_epoch = json.loads((tmp_path / "read.json").read_text())
   assert begun + rest == whole == next_epoch
   assert flat(whole) == flat(first_tokens([EXAMPLES]))
@@ -387,7 +395,7 @@ def say_who_splits(rank, folder):
 
 def test_several_ranks_say_who_splits_a_hugging_face_stream(tmp_path):
   pytest.importorskip("datasets")
-  torch.multiprocessing.spawn(say_who_splits, (tmp_path,), nprocs=2)
+  start_processes(say_who_splits, tmp_path, number=2)
   packs = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
   assert flat(packs[0] + packs[1]) == flat(first_tokens([EXAMPLES]))
 
