@@ -100,7 +100,7 @@ def test_workers_of_a_loader_read_rows():
     rows,
     batch_size=4,
     num_workers=2,
-    multiprocessing_context="spawn",
+    multiprocessing_context="forkserver",
     collate_fn=PackedCollator(row_length=ROW),
   )
   batches = list(loader)

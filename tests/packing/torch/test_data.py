@@ -37,7 +37,7 @@ def test_every_example_comes_once_in_rows_of_one_shape(workers):
     batch_size=5,
     shuffle=True,
     num_workers=workers,
-    multiprocessing_context="spawn" if workers else None,
+    multiprocessing_context="forkserver" if workers else None,
     collate_fn=PackedCollator.of(PLAN),
   )
   batches = list(loader)
@@ -52,7 +52,7 @@ def test_an_epoch_draws_other_packs_also_in_workers_that_stay():
     batch_size=None,
     num_workers=2,
     persistent_workers=True,
-    multiprocessing_context="spawn",
+    multiprocessing_context="forkserver",
   )
   epochs = []
   for epoch in (0, 1, 0):
