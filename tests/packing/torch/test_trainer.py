@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import traceback
 from unittest import mock
 
 import numpy as np
@@ -329,23 +330,44 @@ def test_dummies_have_no_labels(problem, tmp_path):
 # ---- resumption ----------------------------------------------------------------------
 
 
-def continue_from_checkpoints(_, problem, workers, stateful, folder):
-  """From the middle of the second epoch and from its end, with dropout."""
+CONTINUED = [
+  (problem, workers, stateful)
+  for problem, workers in (("class", 0), ("masked", 0), ("masked", 2))
+  for stateful in (False, True)
+]
+
+
+def continue_all(_, folder):
+  """Writes for each case what is wrong with it; "" if nothing is."""
   torch.multiprocessing.set_start_method("fork", force=True)  # which is the fastest
+  for number, case in enumerate(CONTINUED):
+    place = folder / str(number)
+    place.mkdir()
+    try:
+      with mock.patch.object(packing.torch.PackedDataset, "set_epoch", noted):
+        continue_from_checkpoints(*case, place)
+    except BaseException:  # pytest's own, too
+      (folder / f"{number}.txt").write_text(traceback.format_exc())
+    else:
+      (folder / f"{number}.txt").write_text("")
+
+
+epochs: list[int] = []  # that were set
+set_epoch = packing.torch.PackedDataset.set_epoch
+
+
+def noted(self, epoch):
+  epochs.append(epoch)
+  set_epoch(self, epoch)
+
+
+def continue_from_checkpoints(problem, workers, stateful, folder):
+  """From the middle of the second epoch and from its end, with dropout."""
   data = of_problem(problem, 15)
   options = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 1}
   options |= {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
   options |= {"dataloader_num_workers": workers}
   stop: list[int] = []
-  epochs: list[int] = []
-  set_epoch = packing.torch.PackedDataset.set_epoch
-
-  def noted(self, epoch):
-    epochs.append(epoch)
-    set_epoch(self, epoch)
-
-  # In this process, which ends with the test.
-  mock.patch.object(packing.torch.PackedDataset, "set_epoch", noted).start()
 
   class Stop(transformers.TrainerCallback):  # type: ignore[name-defined]
     def on_step_end(self, args, state, control, **_):
@@ -384,18 +406,19 @@ def continue_from_checkpoints(_, problem, workers, stateful, folder):
       assert torch.equal(resumed.model.state_dict()[name], x), name
 
 
-@pytest.mark.parametrize("stateful", [False, True])
-@pytest.mark.parametrize(
-  ("problem", "workers"), [("class", 0), ("masked", 0), ("masked", 2)]
-)
-def test_a_run_continues_from_any_checkpoint_with_the_same_weights(
-  problem, workers, stateful, tmp_path
-):
-  if stateful:
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory):
+  """Makes all cases in a process without JAX's threads, which do not survive a fork."""
+  folder = tmp_path_factory.mktemp("continued")
+  torch.multiprocessing.spawn(continue_all, (folder,), nprocs=1)
+  return folder
+
+
+@pytest.mark.parametrize("number", range(len(CONTINUED)), ids=map(str, CONTINUED))
+def test_a_run_continues_from_any_checkpoint_with_the_same_weights(number, continued):
+  if CONTINUED[number][-1]:
     pytest.importorskip("torchdata.stateful_dataloader")
-  # In a process without JAX's threads, which do not survive the fork of workers.
-  given = problem, workers, stateful, tmp_path
-  torch.multiprocessing.spawn(continue_from_checkpoints, given, nprocs=1)
+  assert (continued / f"{number}.txt").read_text() == ""
 
 
 # ---- masked tokens -------------------------------------------------------------------
