@@ -46,6 +46,8 @@ from training.evaluation import evaluate_causal
 from training.mesh import make_mesh
 from training.step import ModelProgram
 
+pytestmark = pytest.mark.usefixtures("forked_jobs")
+
 TINY = runs.Scale(tokens=64, epochs=1, size="tiny", vocab_size=400)
 STEPS = 1200  # of a made-up run of concat
 WORSE = {0.25: 0.5, 0.5: 0.2, 1.0: 0.0, 2.0: 0.05, 4.0: 0.1}  # nats, by the atom
