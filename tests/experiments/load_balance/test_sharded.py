@@ -169,7 +169,9 @@ SMALL = """
 import sys
 from experiments.load_balance import __main__ as study
 from experiments.load_balance import measured
+from lab.timing import models, steps
 
+models.VOCAB_SIZE = steps.VOCAB_SIZE = 97
 measured.SIZE, measured.ROW_LENGTHS, study.DEPTHS = "tiny", (64, 128, 256), ("max",)
 study.cores = lambda: [0, 1]
 study.QUICK = study.QUICK._replace(
