@@ -258,11 +258,13 @@ def fingerprint(state: State) -> list[int]:
     >>> fingerprint(a) == fingerprint(a), fingerprint(a) == fingerprint(b)
     (True, False)
   """
-  sums = [0, 0]
   # A program for each kind of leaf compiles in a fraction of one for all leaves at once.
-  for number, leaf in enumerate(jax.tree.leaves(state)):
-    for i, own in enumerate(jax.device_get(_sums(leaf, np.uint32(number)))):
-      sums[i] = (sums[i] * _ODD[i] + int(own)) % 2**32
+  leaves = enumerate(jax.tree.leaves(state))
+  of_leaves = jax.device_get([_sums(leaf, np.uint32(number)) for number, leaf in leaves])
+  sums = [0, 0]
+  for own in of_leaves:
+    for i, odd in enumerate(_ODD):
+      sums[i] = (sums[i] * odd + int(own[i])) % 2**32
   return sums
 
 
