@@ -158,7 +158,8 @@ def measure_cold(
     first: the step to begin with.
     batch_size, batches: how many rows and steps.
   """
-  loader = open_loader(folder, reads_ahead=reads_ahead, batch_size=batch_size, masked=False)
+  loader = open_loader(folder, batch_size=batch_size, masked=False)
+  loader.reads_ahead = reads_ahead
   for path in folder.iterdir():
     with path.open("rb") as file:
       os.fsync(file.fileno())  # only what is on the disk leaves the memory

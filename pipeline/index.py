@@ -18,6 +18,7 @@ import pyarrow as pa
 from packing import InputError
 from packing.assignment import number_type, sort_by_length
 
+_LABELS = {pa.int32(): np.int32, pa.float32(): np.float32, pa.bool_(): np.bool_}
 _ZEROS = bytes(1 << 20)
 
 
@@ -112,13 +113,12 @@ def _record(batches: Sequence[pa.RecordBatch]) -> np.dtype:
   if pa.types.is_list(kind):
     first = next((x.column("sequence_label") for x in batches if x.num_rows), [[]])
     kind, shape = kind.value_type, (len(first[0]),)
-  label = np.dtype(kind.to_pandas_dtype())
   return np.dtype(
     [
       ("start", np.int64),
       ("length", np.int32),
       ("first_type_length", np.int32),
-      ("label", label, shape),
+      ("label", _LABELS[kind], shape),
     ],
     align=True,  # NumPy copies all of an array that is not, to read some of it
   )
