@@ -97,7 +97,7 @@ def write_dataset(
       ]
       writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
   started = time.perf_counter()
-  write_index(folder, SPLIT, read_batches([path]))
+  write_index(folder, SPLIT, read_batches([path], reads_ahead=True))
   seconds = time.perf_counter() - started
   size = sum((folder / name).stat().st_size for name in file_names(SPLIT))
   return {"index_seconds": seconds, "index_bytes": size / number}

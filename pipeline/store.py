@@ -170,7 +170,8 @@ class SequenceStore:
     open_again = functools.partial(SequenceStore, reads_ahead=reads_ahead)
     self._origin: tuple = open_again, (files, index)
     self.reads_ahead = reads_ahead
-    batches = read_batches(files, reads_ahead=reads_ahead)
+    self._batches = functools.partial(read_batches, files, reads_ahead=reads_ahead)
+    batches = self._batches()
     opened = open_index(index, batches) if index else make_index(batches)
     self._set_batches(batches, opened)
 
@@ -193,6 +194,7 @@ class SequenceStore:
   def _from_batch(cls, batch: pa.RecordBatch) -> SequenceStore:
     store = cls.__new__(cls)
     store._origin, store.reads_ahead = (cls._from_batch, (batch,)), False
+    store._batches = lambda: [batch]
     store._set_batches([batch], make_index([batch]))
     return store
 
@@ -207,18 +209,18 @@ class SequenceStore:
       ]
     self._bounds = np.cumsum([0, *(tokens.size for tokens in self._tokens)])
     self._addresses = np.array([tokens.ctypes.data for tokens in self._tokens])
-    self._table = pa.Table.from_batches(batches)
+    table = pa.Table.from_batches(batches)
     self.by_length, sequences = index.by_length, index.sequences
     self._starts, self.lengths = sequences["start"], sequences["length"]
     self.first_type_lengths = sequences["first_type_length"]
     self.sequence_labels = sequences["label"]
     self.answer_starts = self.answer_ends = None
     if "start_position" in self.schema.names:
-      self.answer_starts = self._table["start_position"].to_numpy()
-      self.answer_ends = self._table["end_position"].to_numpy()
+      self.answer_starts = table["start_position"].to_numpy()
+      self.answer_ends = table["end_position"].to_numpy()
     self.texts = None
     if _TEXTS.name in self.schema.names:
-      column = self._table[_TEXTS.name]
+      column = table[_TEXTS.name]
       counts = pc.list_value_length(column).to_numpy()
       ends = np.append(0, np.cumsum(counts, dtype=np.int64))
       most = int(counts.max(initial=1))
@@ -244,7 +246,8 @@ class SequenceStore:
 
   def records(self) -> Iterator[dict]:
     """Each sequence as a dictionary, with a few in memory at a time."""
-    for batch in self._table.to_batches(max_chunksize=64):
+    table = pa.Table.from_batches(self._batches())
+    for batch in table.to_batches(max_chunksize=64):
       yield from batch.to_pylist()
 
   def gather(self, ids: np.ndarray, *, labels: bool = False) -> np.ndarray:

@@ -221,7 +221,7 @@ def _manifest(
   digests = {tokenizer.path.name: file_sha256(tokenizer.path)}
   digests |= {f"{s.name}.arrow": s.sha256 for s in summaries if s.sequences}
   for split in filter(paths.get, paths):
-    write_index(directory, split, read_batches(paths[split]))
+    write_index(directory, split, read_batches(paths[split], reads_ahead=True))
     digests |= {name: file_sha256(directory / name) for name in file_names(split)}
   return {
     "version": VERSION,
