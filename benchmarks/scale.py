@@ -265,23 +265,21 @@ def _alone_workers(folder: pathlib.Path, options) -> dict[str, int]:
 
 def _records(measured: list[dict]) -> Iterator[dict[str, str]]:
   for one in measured:
-    private = [value / 2**20 for value in one["workers"].values()]
+    workers = {number: f"{x / 2**20:.0f}" for number, x in one["workers"].items()}
     record = {
       "sequences": f"{one['sequences']:,}",
-      "index, bytes a sequence": f"{one['index_bytes']:.0f}",
-      "made in s": f"{one['index_seconds']:.1f}",
+      "index, bytes each": f"{one['index_bytes']:.0f}",
+      "s to make it": f"{one['index_seconds']:.1f}",
       "s to the first batch": f"{one['first_batch']:.1f}",
       "ms a batch": f"{1e3 * one['batch']:.1f}",
-      "ms, first of the next epoch": f"{1e3 * one['next_epoch']:.1f}",
+      "ms of a new epoch's first": f"{1e3 * one['next_epoch']:.0f}",
       "M tokens a processor second": f"{np.median(one['rates']) / 1e6:.1f}",
       "private MiB, at most": f"{one['private'] / 2**20:.0f}",
-      f"of 1 and {max(map(int, one['workers']))} workers": " and ".join(
-        f"{x:.0f}" for x in private
-      ),
+      f"of {' and '.join(workers)} workers": " and ".join(workers.values()),
     }
     if "cold" in one:
       cold = {name: np.median(rates) for name, rates in one["cold"].items()}
-      record["cold: sequences a second"] = f"{cold['False']:,.0f}"
+      record["sequences a second, page by page"] = f"{cold['False']:,.0f}"
       record["read ahead"] = f"{cold['True']:,.0f}"
     yield record
 
@@ -313,8 +311,9 @@ def main(arguments: list[str] | None = None):
     )
   measured = [measure_number(number, options) for number in options.sequences]
   print(f"{machine()}; {options.histogram}, batches of {options.batch_size} rows")
-  print(record_table(list(_records(measured)), left=[]))
-  command.write(options, machine(), measured=measured)
+  records = list(_records(measured))
+  print(record_table(records, left=[]))
+  command.write(options, machine(), measured=measured, tables={"scale": records})
 
 
 if __name__ == "__main__":
