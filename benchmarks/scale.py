@@ -159,7 +159,8 @@ def measure_cold(
     batch_size, batches: how many rows and steps.
   """
   loader = open_loader(folder, batch_size=batch_size, masked=False)
-  loader.reads_ahead = reads_ahead
+  if not reads_ahead:
+    loader._read_ahead = None
   for path in folder.iterdir():
     with path.open("rb") as file:
       os.fsync(file.fileno())  # only what is on the disk leaves the memory
@@ -279,7 +280,7 @@ def _records(measured: list[dict]) -> Iterator[dict[str, str]]:
     }
     if "cold" in one:
       cold = {name: np.median(rates) for name, rates in one["cold"].items()}
-      record["sequences a second, page by page"] = f"{cold['False']:,.0f}"
+      record["sequences a second, one by one"] = f"{cold['False']:,.0f}"
       record["read ahead"] = f"{cold['True']:,.0f}"
     yield record
 

@@ -25,7 +25,7 @@ def sort_by_length(lengths: np.ndarray, out: np.ndarray | None = None) -> np.nda
   length up to the longest.
 
   Args:
-    lengths: int[N], in tokens, at least 1.
+    lengths: int[N], in tokens.
     out: where to write; None for a new array. May be mapped from a file.
 
   Returns:
@@ -39,7 +39,9 @@ def sort_by_length(lengths: np.ndarray, out: np.ndarray | None = None) -> np.nda
     out = np.empty(lengths.size, number_type(lengths.size))
   longest = int(lengths.max(initial=0))
   counts = count_lengths(lengths, longest)
-  places = np.append(0, np.cumsum(counts) - counts)  # of the next sequence of each length
+  empty = lengths.size - int(counts.sum())
+  # of the next sequence of each length
+  places = np.append(0, empty + np.cumsum(counts) - counts)
   # NumPy sorts 16-bit integers by counting; longer ones fall back to a merge sort.
   small = np.uint16 if longest < 2**16 else np.uint32
   for first in range(0, lengths.size, CHUNK):

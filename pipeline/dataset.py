@@ -114,14 +114,15 @@ def open_dataset(
   if is_large and not compare_all:
     print(
       f"{directory} has {sum(sizes.values()) / 1e9:,.0f} GB, so only the sizes of its "
-      "files were compared. python -m launch.audit compares their checksums.",
+      "files were compared. An audit (docs/batches.md) compares their checksums.",
       file=sys.stderr,
     )
   stores = {}
   for split, names in filter(lambda item: item[1], shards.items()):
-    index = [directory / name for name in file_names(split) if name in digests]
+    index = [directory / name for name in file_names(split)]
+    has_index = all(path.name in digests for path in index)  # not from before
     paths = [directory / name for name in names]
-    stores[split] = SequenceStore(paths, index, reads_ahead=is_large)
+    stores[split] = SequenceStore(paths, index if has_index else None, reads_ahead=is_large)
   return PreparedDataset(
     directory=directory,
     train=stores["train"],

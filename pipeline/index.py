@@ -83,7 +83,7 @@ def open_index(
     batches: what the index is of.
 
   Raises:
-    InputError: the files are damaged, or are of other sequences.
+    InputError: the files are damaged, or are of another number of sequences.
   """
   rows = _rows(batches)
   expected = _record(batches), np.dtype(number_type(rows))
@@ -97,8 +97,8 @@ def open_index(
       ) from error
     if array.dtype != kind or array.shape != (rows,):
       raise InputError(
-        f"{path} has {array.shape} records of {array.dtype}; expected {rows} of {kind}. "
-        "Prepare the dataset again."
+        f"{path} has {array.size} records; expected {rows}, with the fields of this "
+        "version. Prepare the dataset again."
       )
     found.append(array.view(np.ndarray))  # which is faster than np.memmap
   return Index(*found)
@@ -133,7 +133,11 @@ def _fill(sequences: np.ndarray, batches: Iterable[pa.RecordBatch]):
     part["length"] = np.diff(offsets)
     part["first_type_length"] = batch.column("first_type_length").to_numpy()
     labels = batch.column("sequence_label")
+    if labels.null_count:
+      raise InputError(f"{labels.null_count} sequences have no label. Give each a label.")
     if pa.types.is_list(labels.type):
+      if (np.diff(labels.offsets) != part["label"].shape[1]).any():
+        raise InputError("Sequences have labels for different numbers of classes.")
       labels = labels.flatten()
     part["label"] = labels.to_numpy(zero_copy_only=False).reshape(part["label"].shape)
     at += batch.num_rows
@@ -144,7 +148,7 @@ def _new_file(path: pathlib.Path, kind: np.dtype, rows: int) -> np.memmap:
   """An array in a new file, whose bytes are on the disk.
 
   A full disk is an error here. On a page that is written later, the system would end the
-  process.
+  process, as it still may where the file system compresses.
   """
   with path.open("wb") as file:
     np.lib.format.write_array_header_1_0(

@@ -1,4 +1,4 @@
-"""Files that are mapped into memory, of which little is read at a time, in any order.
+"""Files that are mapped into memory, and of which only what is used is read.
 
 `pyarrow.memory_map` lets the system read all of a file as soon as it is opened, which is
 right for files that fit into memory. Python's `mmap` keeps each file open, and a process
@@ -8,6 +8,7 @@ may have few open files. So this calls the system itself.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
@@ -37,13 +38,18 @@ def map_file(path: str | os.PathLike) -> pa.Buffer:
   """
   with open(path, "rb") as file:
     size = os.fstat(file.fileno()).st_size
+    if not size:
+      raise OSError(errno.EINVAL, "the file is empty", str(path))
     address = _system.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
   if address == _FAILED:
     number = ctypes.get_errno()
-    raise OSError(number, os.strerror(number), str(path))
+    why = os.strerror(number)
+    if number == errno.ENOMEM:
+      why += "; a process can map about 65,000 files: prepare with larger --shard-bytes"
+    raise OSError(number, why, str(path))
   mapping = _Mapping()
-  weakref.finalize(mapping, _system.munmap, address, size)
-  _system.madvise(address, size, mmap.MADV_RANDOM)  # a page at a time, not 32 around it
+  # Not when the process ends: a thread may still read then.
+  weakref.finalize(mapping, _system.munmap, address, size).atexit = False
   return pa.foreign_buffer(address, size, mapping)
 
 

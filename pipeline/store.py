@@ -134,9 +134,8 @@ class SequenceStore:
 
   Args:
     paths: one file, or several with the same columns.
-    index: the files of their index, from `pipeline.index`; None to make it in memory, 24
-      bytes for each sequence and 4 for their order.
-
+    index: the files of their index, from `pipeline.index`; None to make it in memory, about
+      28 bytes for each sequence.
     reads_ahead: whether the files are too large to be read when they are opened. Then
       `read_ahead` is of use.
 
@@ -174,6 +173,8 @@ class SequenceStore:
     batches = self._batches()
     opened = open_index(index, batches) if index else make_index(batches)
     self._set_batches(batches, opened)
+    if len(self) and self._starts[-1] + self.lengths[-1] != self._bounds[-1]:
+      raise InputError(f"The index of {files[0]} is not its own. Prepare it again.")
 
   @classmethod
   def from_sequences(cls, sequences: Iterable[Sequence], schema: pa.Schema):

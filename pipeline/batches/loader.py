@@ -6,7 +6,7 @@ import abc
 import copy
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 import grain
@@ -62,7 +62,7 @@ class RowLoader(abc.ABC):
   """
 
   plan_sha256: str | None = None
-  reads_ahead = False  # whether the rows of steps to come are read from the disk already
+  _read_ahead: Callable[[np.ndarray], None] | None = None  # given what comes next
   balance: Balance = "none"
   group = 1
 
@@ -116,16 +116,22 @@ class RowLoader(abc.ABC):
   def _make_batch(self, step: int) -> PackedBatch:
     group, number = divmod(step, self._steps_together)
     contents, epochs = self._contents_of_steps(group)
-    if self.reads_ahead:
+    if self._read_ahead:
       self._contents_of_steps(group + 1)
     rows = slice(number * self._size, (number + 1) * self._size)
     return self._lay_out(contents[rows], epochs[rows])
 
   def _contents_together(self, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """`_contents_of` this process's rows of a group of steps, which saves time."""
+    """`_contents_of` this process's rows of a group of steps, which saves time.
+
+    They are read ahead, if their files may not be in memory.
+    """
     first = group * self._steps_together
     steps = np.arange(first, first + self._steps_together)
-    return self._contents_of(self._rows_of(steps).ravel())
+    contents, epochs = self._contents_of(self._rows_of(steps).ravel())
+    if self._read_ahead:
+      self._read_ahead(contents[contents >= 0])
+    return contents, epochs
 
   def _contents_of(self, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int64[R, K], `_contents` of rows of any epochs; and int64[R], their epochs."""
@@ -181,6 +187,8 @@ class RowLoader(abc.ABC):
       start = step * self.batch_size + self.process_index * self._size
       rows = np.arange(start, start + self._size)
       contents = self._contents(None, rows[rows < self.num_rows])
+      if self._read_ahead:
+        self._read_ahead(contents[contents >= 0])
       missing = ((0, self._size - len(contents)), (0, 0))
       contents = np.pad(contents, missing, constant_values=-1)
       yield self._lay_out(contents, np.zeros(self._size, np.int64))
@@ -225,7 +233,7 @@ class PackedLoader(RowLoader):
   ):
     self.store, self.plan, self.masking = store, plan, masking
     self.plan_sha256, self.seed = plan_sha256(plan), seed
-    self.reads_ahead = store.reads_ahead
+    self._read_ahead = store.read_ahead if store.reads_ahead else None
     check_integer("seed", seed, at_least=0)
     if store.histogram.sha256 != plan.histogram.sha256:
       check_same_lengths(store.lengths, plan.histogram)  # raises, and says where
@@ -277,12 +285,6 @@ class PackedLoader(RowLoader):
 
   def _contents(self, epoch: int | None, rows: np.ndarray) -> np.ndarray:
     return self._assigned(epoch or 0).sequences(rows)
-
-  def _contents_together(self, group: int) -> tuple[np.ndarray, np.ndarray]:
-    contents, epochs = super()._contents_together(group)
-    if self.reads_ahead:
-      self.store.read_ahead(contents[contents >= 0])
-    return contents, epochs
 
   def _lay_out(self, contents: np.ndarray, epochs: np.ndarray) -> PackedBatch:
     parts = []

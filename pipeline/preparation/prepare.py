@@ -32,6 +32,7 @@ from pipeline.tokenizer import Tokenizer
 
 MAX_CLASSES = 1000  # that are found in the data
 _LOCK = ".lock"
+_SHARDS = 2  # the version of their format; those of another are not kept
 _OTHER_FOLDER = "another --out (config.data.directory in a run)"
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 
@@ -274,6 +275,7 @@ def _work_folder(
   """
   settings, vocabulary = preparation.settings, preparation.vocabulary
   state: dict = {"settings": dataclasses.asdict(settings), "sources": fingerprints}
+  state["shards"] = _SHARDS
   if vocabulary:
     state["tokenizer"] = vocabulary.definition
   text = json.dumps(state, sort_keys=True)

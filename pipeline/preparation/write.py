@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import pyarrow as pa
 import tqdm
 
 from packing import InputError
@@ -233,19 +232,20 @@ def _manifest(
     },
     "counts": counts,
     "histograms": histograms,
-    "most_frequent_token": _most_frequent(read_batches(paths[TRAIN]), tokenizer),
+    "most_frequent_token": _most_frequent(paths[TRAIN], tokenizer),
     "shards": shards,
     "bytes": {name: (directory / name).stat().st_size for name in sorted(digests)},
     "sha256": dict(sorted(digests.items())),
   }
 
 
-def _most_frequent(batches: list[pa.RecordBatch], tokenizer: Tokenizer) -> int:
+def _most_frequent(paths: list[pathlib.Path], tokenizer: Tokenizer) -> int:
   """The id that occurs most often among the tokens that may be masked."""
   counts = np.zeros(len(tokenizer.vocabulary), np.int64)
-  for batch in batches:
-    ids = batch.column("input_ids").values.to_numpy()
-    counts += np.bincount(ids, minlength=counts.size)
+  for path in paths:
+    for batch in read_batches([path]):
+      ids = batch.column("input_ids").values.to_numpy()
+      counts += np.bincount(ids, minlength=counts.size)
   special = ids_by_role(tokenizer.vocabulary, NEVER_MASKED)
   counts[[*itertools.chain(*special.values())]] = 0
   return int(counts.argmax())

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from packing import histogram
+from packing.assignment import sort_by_length
 from packing.permutation import permute
 
 
@@ -82,3 +84,18 @@ def test_sizes_that_do_not_fit_into_32_bits(size):
   assert found.max() < size
   tenths = (found / size * 10).astype(np.int64)
   assert is_even(np.bincount(tenths, minlength=10))
+
+
+@pytest.mark.parametrize("longest", [3, 300, 70_000])
+def test_sequences_are_sorted_in_parts_as_at_once(longest, monkeypatch):
+  """Also those without a token, and into an array that is there."""
+  lengths = np.random.default_rng(0).integers(0, longest + 1, 1000)
+  expected = np.argsort(lengths, kind="stable")
+  for chunk in (1, 7, 1000, 5000):
+    monkeypatch.setattr("packing.assignment.CHUNK", chunk)
+    monkeypatch.setattr(histogram, "CHUNK", chunk)
+    out = np.zeros(1000, np.uint64)
+    assert sort_by_length(lengths, out) is out
+    for found in out, sort_by_length(lengths):
+      np.testing.assert_array_equal(found, expected)
+  assert sort_by_length(lengths[:0]).size == 0

@@ -62,8 +62,12 @@ def test_an_index_of_other_sequences_or_a_damaged_one_is_refused(tmp_path):
   write(tmp_path)
   first, both = ([tmp_path / f"{x}.arrow" for x in names] for names in ("a", "ab"))
   write_index(tmp_path, "train", read_batches(first))
-  with pytest.raises(InputError, match=r"has \(28,\) records .* expected 57"):
+  with pytest.raises(InputError, match="has 28 records; expected 57"):
     SequenceStore(both, files(tmp_path))
+  (other := tmp_path / "other").mkdir()
+  write_sequences(other / "a.arrow", [([1], 1, 0)] * 28)
+  with pytest.raises(InputError, match=r"The index of .*a\.arrow is not its own"):
+    SequenceStore(other / "a.arrow", files(tmp_path))
   records = files(tmp_path)[0]
   records.write_bytes(records.read_bytes()[:-1])
   with pytest.raises(InputError, match=r"cannot be read: .* Prepare the dataset again"):
@@ -112,3 +116,24 @@ def test_a_dataset_maps_its_index_and_one_of_before_needs_none(reference, tmp_pa
       np.testing.assert_array_equal(getattr(mapped, name), getattr(made, name))
     ids = np.array([3, 0, len(mapped) - 1])
     np.testing.assert_array_equal(mapped.gather(ids), made.gather(ids))
+
+
+def test_one_file_of_two_is_no_index(reference, tmp_path):
+  folder = shutil.copytree(reference.directory, tmp_path / "d")
+  manifest = json.loads((folder / MANIFEST).read_text())
+  del manifest["sha256"][file_names("train")[1]]
+  (folder / MANIFEST).write_text(json.dumps(manifest))
+  np.testing.assert_array_equal(open_dataset(folder).train.lengths, reference.train.lengths)
+
+
+@pytest.mark.parametrize(
+  ("kind", "labels", "message"),
+  [
+    ("int32", [1, None], "1 sequences have no label"),
+    ("bool", [[True, False], [True], [True, False, True]], "different numbers of classes"),
+  ],
+)
+def test_labels_that_would_be_changed_are_refused(kind, labels, message):
+  rows = [([1], 1, label) for label in labels]
+  with pytest.raises(InputError, match=message):
+    SequenceStore.from_sequences(rows, LABELS[kind][0])

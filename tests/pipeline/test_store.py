@@ -1,7 +1,10 @@
 import ctypes
 import mmap
 import os
+import pathlib
 import pickle
+import subprocess
+import sys
 import time
 import tracemalloc
 
@@ -103,3 +106,26 @@ def in_memory(store, ids) -> np.ndarray:
     assert done == 0, os.strerror(ctypes.get_errno())
     found.append(told.value & 1)
   return np.array(found, bool)
+
+
+def test_a_store_can_be_read_until_the_process_ends(tmp_path):
+  """Threads that read may outlive the main thread."""
+  write_sequences(tmp_path / "s.arrow", [StoredSequence([7] * 1000, 1, 0)] * 2000)
+  program = """
+import atexit, sys
+import numpy as np
+store = None
+atexit.register(lambda: print(store.gather(np.arange(2000)).sum()))
+from pipeline.store import SequenceStore
+store = SequenceStore(sys.argv[1], reads_ahead=True)
+"""
+  words = [sys.executable, "-c", program, tmp_path / "s.arrow"]
+  root = pathlib.Path(__file__).parents[2]
+  done = subprocess.run(words, cwd=root, capture_output=True, text=True)
+  assert (done.returncode, done.stdout) == (0, "14000000\n"), done.stderr
+
+
+def test_an_empty_file_is_told(tmp_path):
+  (tmp_path / "s.arrow").touch()
+  with pytest.raises(InputError, match="the file is empty"):
+    SequenceStore(tmp_path / "s.arrow", reads_ahead=True)

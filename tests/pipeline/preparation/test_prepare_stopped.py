@@ -125,6 +125,17 @@ def test_only_shards_that_are_missing_or_damaged_are_written_again(
   assert contents(tmp_path / "d") == contents(reference.directory)
 
 
+def test_shards_of_another_format_are_written_again(
+  corpus, reference, stopped, tmp_path, monkeypatch
+):
+  shutil.copytree(stopped, tmp_path / ".d.partial")
+  monkeypatch.setattr("pipeline.preparation.prepare._SHARDS", 0)
+  written = count_shards(monkeypatch)
+  dataset = prepare(tmp_path / "d", settings(corpus), num_workers=1)
+  assert len(written) == sum(map(len, dataset.manifest["shards"].values()))
+  assert contents(tmp_path / "d") == contents(reference.directory)
+
+
 @pytest.mark.parametrize("changed", ["vocab", "source"])
 def test_files_of_the_same_size_with_other_content_start_clean(corpus, tmp_path, changed):
   vocab, source = tmp_path / "vocab", tmp_path / "in" / "a.txt"
