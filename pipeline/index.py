@@ -109,10 +109,11 @@ def _rows(batches: Sequence[pa.RecordBatch]) -> int:
 
 
 def _record(batches: Sequence[pa.RecordBatch]) -> np.dtype:
-  kind, shape = batches[0].schema.field("sequence_label").type, ()
+  kind, shape = batches[0].schema.field("sequence_label").type, tuple[int, ...]()
   if pa.types.is_list(kind):
-    first = next((x.column("sequence_label") for x in batches if x.num_rows), [[]])
-    kind, shape = kind.value_type, (len(first[0]),)
+    labels = (batch.column("sequence_label") for batch in batches if batch.num_rows)
+    shape = (len(next(labels, [[]])[0]),)
+    kind = kind.value_type
   return np.dtype(
     [
       ("start", np.int64),

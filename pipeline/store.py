@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -164,12 +164,13 @@ class SequenceStore:
     *,
     reads_ahead: bool = False,
   ):
-    one = isinstance(paths, str | os.PathLike)
-    files = [paths] if one else list(paths)  # type: ignore[arg-type,list-item]
+    files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     open_again = functools.partial(SequenceStore, reads_ahead=reads_ahead)
     self._origin: tuple = open_again, (files, index)
     self.reads_ahead = reads_ahead
-    self._batches = functools.partial(read_batches, files, reads_ahead=reads_ahead)
+    self._batches: Callable[[], list[pa.RecordBatch]] = functools.partial(
+      read_batches, files, reads_ahead=reads_ahead
+    )
     batches = self._batches()
     opened = open_index(index, batches) if index else make_index(batches)
     self._set_batches(batches, opened)
