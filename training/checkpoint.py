@@ -259,8 +259,8 @@ def fingerprint(state: State) -> list[int]:
     (True, False)
   """
   sums = [0, 0]
-  # A program for each kind of leaf compiles in a fraction of one for all leaves at once. They
-  # run one after the other: Gloo mixes up the reductions of programs that run together.
+  # A program for each kind of leaf compiles in a fraction of one for all leaves at once.
+  # They run one after the other: Gloo mixes up reductions of programs that run together.
   for number, leaf in enumerate(jax.tree.leaves(state)):
     own = jax.device_get(_sums(leaf, np.uint32(number)))
     for i, odd in enumerate(_ODD):
