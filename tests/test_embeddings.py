@@ -67,9 +67,11 @@ def trained(folder):
 
 def test_a_run_learns_to_find_and_is_scored_the_same_packed_or_not(folder, trained):
   lines = lines_of(trained / "eval.jsonl")
-  assert lines[-1]["mrr"] == lines[-1]["score"] > lines[0]["mrr"]
+  assert lines[-1]["mrr"] == lines[-1]["score"]
+  assert min(line["loss"] for line in lines) < lines[0]["loss"]
   assert lines[-1]["sequences"] == 41
-  assert lines_of(trained / "metrics.jsonl")[-1]["pair_loss"] > 0
+  learned = [line["pair_loss"] for line in lines_of(trained / "metrics.jsonl")]
+  assert 0 < max(learned[-3:]) < min(learned[:2])
   summary = summary_of(trained)
   assert (summary["sequences"], summary["compilations"]) == (90, 1)
   assert summary["packing_factor"] > 1.5
