@@ -1,4 +1,4 @@
-"""What datasets of many sequences take: disk, memory, and seconds before the first batch.
+"""Measures large datasets: disk, memory, and the time before the first batch.
 
     python -m benchmarks.scale           10^6 and 10^7 sequences, in 8 GB of disk
     python -m benchmarks.scale --sequences 100000000 --sparse     in 4 GB
@@ -7,8 +7,8 @@ Sequences have the lengths of a built-in histogram and random tokens of 16 bits,
 file with its index. With --sparse the tokens are a hole in the file, all of them zero; then
 nothing is read from the disk, so cold reading is left out. Each number of sequences is
 measured in processes of their own, which make packed and masked batches as a run does.
-Private memory is what a process has beside mapped files, less what it had before it opened
-the dataset.
+Private memory is the memory of a process without mapped files, less what it had before it
+opened the dataset. This needs Linux, for /proc and for dropping files from memory.
 """
 
 from __future__ import annotations
@@ -104,11 +104,19 @@ def write_dataset(
 
 
 def open_loader(
-  folder: pathlib.Path, *, batch_size: int, masked: bool = True
+  folder: pathlib.Path, *, batch_size: int, masked: bool = True, reads_ahead: bool = True
 ) -> PackedLoader:
-  """The loader of a run over the dataset."""
+  """The loader of a run over the dataset.
+
+  Args:
+    folder: of the dataset.
+    batch_size: rows in a batch.
+    masked: whether tokens are masked.
+    reads_ahead: whether the loader asks for sequences before it needs them, as runs do.
+  """
   index = [folder / name for name in file_names(SPLIT)]
   store = SequenceStore(folder / TOKENS, index, reads_ahead=True)
+  store.reads_ahead = reads_ahead
   plan = packing.pack(store.histogram, algorithm="auto", max_sequences_per_pack=DEPTH)
   masking = Masking(MASK_RATE, 0, MASK, SPECIAL, VOCAB_SIZE) if masked else None
   return PackedLoader(store, plan, batch_size=batch_size, masking=masking, seed=0)
@@ -154,13 +162,11 @@ def measure_cold(
 
   Args:
     folder: of the dataset.
-    reads_ahead: whether the loader asks for sequences before it needs them.
+    reads_ahead: as of `open_loader`.
     first: the step to begin with.
     batch_size, batches: how many rows and steps.
   """
-  loader = open_loader(folder, batch_size=batch_size, masked=False)
-  if not reads_ahead:
-    loader._read_ahead = None
+  loader = open_loader(folder, batch_size=batch_size, masked=False, reads_ahead=reads_ahead)
   for path in folder.iterdir():
     with path.open("rb") as file:
       os.fsync(file.fileno())  # only what is on the disk leaves the memory
@@ -231,7 +237,7 @@ def _alone(function: Callable, *arguments, **options) -> Any:
 
 
 def measure_number(number: int, options) -> dict[str, Any]:
-  """All that is measured of a dataset of so many sequences."""
+  """Measures a dataset with this number of sequences."""
   histogram, size = packing.load_histogram(options.histogram), options.batch_size
   with tempfile.TemporaryDirectory(dir=options.folder, prefix="scale-") as name:
     folder = pathlib.Path(name)
@@ -301,6 +307,8 @@ def main(arguments: list[str] | None = None):
   add(parser, "--batches", 200, "in a round")
   add(parser, "--workers", 8, "processes that share a dataset")
   options = parser.parse_args(arguments)
+  if sys.platform != "linux":
+    parser.error("this benchmark needs Linux")
   mean = packing.load_histogram(options.histogram)
   tokens = 0 if options.sparse else 2 * mean.num_tokens / mean.num_sequences
   needed = max(options.sequences) * (tokens + 28 + 12)

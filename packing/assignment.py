@@ -56,7 +56,7 @@ def sort_by_length(lengths: np.ndarray, out: np.ndarray | None = None) -> np.nda
 
 
 def number_type(count: int) -> type[np.unsignedinteger]:
-  """The smallest type, of 32 or 64 bits, for the numbers of so many sequences."""
+  """`uint32` if it can number this many sequences, and otherwise `uint64`."""
   return np.uint32 if count <= 2**32 else np.uint64
 
 

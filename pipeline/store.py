@@ -175,7 +175,9 @@ class SequenceStore:
     opened = open_index(index, batches) if index else make_index(batches)
     self._set_batches(batches, opened)
     if len(self) and self._starts[-1] + self.lengths[-1] != self._bounds[-1]:
-      raise InputError(f"The index of {files[0]} is not its own. Prepare it again.")
+      raise InputError(
+        f"The index does not belong to {files[0]}. Prepare the dataset again."
+      )
 
   @classmethod
   def from_sequences(cls, sequences: Iterable[Sequence], schema: pa.Schema):

@@ -259,11 +259,7 @@ def test_a_peer_that_does_not_run_is_named(record, tmp_path, monkeypatch):
 @pytest.mark.extra("torch", "transformers")
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pytorch_takes_the_same_sequences(dtype, monkeypatch):
-  from benchmarks import hugging_face
-
-  if dtype == "bfloat16":  # the compiler takes most of the time; once is enough
-    monkeypatch.delitem(hugging_face.COMPUTATIONS, "compiled")
+def test_pytorch_takes_the_same_sequences(dtype):
   measured, failed = accelerator_session.peers(TINY, 4, dtype, pace=PACE, device="cpu")
   ways = [peer["way"] for peer in measured]
   assert ways[:2] == [accelerator_session.WAYS[x] for x in ("masked", "unpadded")]
