@@ -162,7 +162,10 @@ def begin(
   if restored is None:
     start: tuple[State, int, dict] = program.init(params), 0, {}
   else:
-    run.resume(batches, restored.step, restored.run["input"])
+    position = restored.run["input"]
+    if restored.parts:
+      position |= {"of_parts": restored.parts}
+    run.resume(batches, restored.step, position)
     processes.print_on_first(f"resuming from step {restored.step}")
     start = restored.state, restored.step, restored.run
   processes.on_first(run.describe)
@@ -208,8 +211,9 @@ def train(
         resumable = record.state()
         with record.meter.paused():
           best = verdict.best_step if options.keep_best else None
-          resumable |= {"input": batches.get_state()}
-          checkpoints.save(step, state, resumable, best)
+          position = batches.get_state()
+          of_parts = position.pop("of_parts", None)  # differs between processes
+          checkpoints.save(step, state, resumable | {"input": position}, best, of_parts)
 
       verdict = run.verdict(record.log.evaluations)
       saved_step, stopping = step, False

@@ -28,6 +28,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.streams import check_stream
 from pipeline.store import SequenceStore
 from pipeline.tasks.registry import find_task, is_masked, score
+from training import processes
 from training.evaluation import HeldOut
 
 
@@ -199,6 +200,8 @@ def read_batches(
 ) -> OnlineBatches:
   """Batches that are packed while sequences are read; endless unless a stream ends.
 
+  Each process reads and packs its own part. All end after the same batch.
+
   Args:
     run: its settings.
     dataset: its dataset; with `data.stream`, its vocabulary.
@@ -206,24 +209,44 @@ def read_batches(
     batch_size: rows of a batch, over all processes; these are of this process.
 
   Raises:
-    InputError: there is no such stream, or several processes read one.
+    InputError: there is no such stream.
   """
+  processes_there = jax.process_count()
   reader: Reader = ShuffledSequences(dataset.train, seed=run.seed)
   if stream := run.data.stream:
-    expected = (
-      f"a source that several processes can read: a stream is read by one, not "
-      f"{jax.process_count()}. Start one process for all devices, or prepare the data"
-    )
-    check(jax.process_count() == 1, "config.data.stream", stream, expected)
     reader = StreamedSequences(stream, dataset_settings(run.data), dataset.tokenizer)
+    if processes_there > 1:
+      said = shared_out(stream, reader.num_shards, processes_there)
+      processes.print_on_first(said)
   return OnlineBatches(
     reader,
     plan,
     batch_size=batch_size,
     masking=_masking(run, dataset.vocabulary),
     process_index=jax.process_index(),
-    process_count=jax.process_count(),
+    process_count=processes_there,
+    agree=processes.Agreement(),
   )
+
+
+def shared_out(stream: str, shards: int | None, count: int) -> str:
+  """How several processes share a stream, in a sentence or two.
+
+  Example:
+    >>> print(shared_out("hf:news", 8, 4).partition(". ")[0])
+    Each of 4 processes reads 2 of the 8 shards of hf:news
+  """
+  ends = "The run ends when the first process has none left."
+  if not shards or shards < count:
+    found = f"{shards or 'no'} shard{'' if shards == 1 else 's'}"
+    return (
+      f"{stream} has {found}, so each of {count} processes reads all documents and uses "
+      f"every {count}th. With {count} shards or more, each would read only its own. {ends}"
+    )
+  own = str(shards // count)
+  if shards % count:
+    own += f" or {shards // count + 1}"
+  return f"Each of {count} processes reads {own} of the {shards} shards of {stream}. {ends}"
 
 
 def _masking(

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 import packing
@@ -128,7 +129,9 @@ def _whole_batches(
   """The batches of a run, with the rows of all processes."""
   if isinstance(run.rows, OnlineRows):
     reader = ShuffledSequences(dataset.train, seed=run.seed)
-    online = OnlineBatches(reader, plan, batch_size=rows, masking=None)
+    online = OnlineBatches(
+      reader, plan, batch_size=rows, masking=None, parts=jax.process_count()
+    )
     return (batch for batch, _ in online.produce())
   loader = make_loader(
     run,

@@ -24,8 +24,8 @@ ROOMS = {
   "batches prediction __main__",
   "model": "config dropout layer_norm masks attention losses products blocks bert "
   "modern_bert gpt2 models files weights hf testing __main__",
-  "training": "errors memory compiler stopping mesh optimizer processes step checkpoint "
-  "evaluation",
+  "training": "errors memory compiler stopping mesh optimizer processes step process_parts "
+  "checkpoint evaluation",
   "launch": "options parts settings door workdir command computation recipe machine plans "
   "data init_from record shares prepare_run summary sweep audit",
   "lab": "machine table options pages pictures exhibits statistics records real_data "

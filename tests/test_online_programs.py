@@ -82,6 +82,61 @@ def test_a_run_on_a_stream_that_ends_too_early_is_saved(folder, documents):
   assert f"hf:{folder / 'short'} ended: saved step" in ended.stderr
 
 
+@pytest.fixture
+def two_on_a_stream(folder, documents, request):
+  """Starts two processes of a run on a stream of two files."""
+
+  def begin(workdir, lines=documents):
+    for number in range(2):
+      write(folder / f"of_{workdir}" / f"{number}.jsonl", lines[number::2])
+    options = [*ONLINE, f"--config.data.stream=hf:{folder / f'of_{workdir}'}"]
+    command = programs.command(folder, workdir, *options)
+    return programs.begin_two(command, folder, request)
+
+  return begin
+
+
+@STREAM
+@pytest.mark.slow
+def test_two_processes_on_a_stream_are_killed_and_end_with_the_same_bits(
+  folder, two_on_a_stream
+):
+  for workdir in ("whole_pair", "killed_pair"):
+    processes = two_on_a_stream(workdir)
+    if workdir == "killed_pair":
+      saved = folder / workdir / "checkpoints" / str(programs.SAVED_EVERY)
+      programs.wait_for(processes[0], saved.is_dir)
+      for process in processes:
+        programs.kill(process)
+      assert {path.name for path in saved.glob("parts/*.json")} == {"0.json", "1.json"}
+      processes = two_on_a_stream(workdir)
+    (printed, errors), (_, others) = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], (errors, others)
+    assert "Each of 2 processes reads 1 of the 2 shards of hf:" in printed
+  assert "resuming from step" in printed
+  assert_ends_as(folder / "killed_pair", folder / "whole_pair")
+
+
+@STREAM
+@pytest.mark.slow
+def test_processes_on_a_stream_end_together(folder, documents, two_on_a_stream):
+  for name, lines, status, told in (
+    ("short_pair", documents[:200], {1}, ["of_short_pair ended: saved step"] * 2),
+    (
+      "failed_pair",
+      [*documents[:49], json.dumps({"words": "a"}), *documents[50:]],
+      {1, 2},
+      ["Another process failed; its message says why", "part 1 of 2 cannot be read"],
+    ),
+  ):
+    processes = two_on_a_stream(name, lines)
+    errors = [process.communicate()[1] for process in processes]
+    assert {process.returncode for process in processes} == status
+    for error, text in zip(errors, told, strict=True):
+      assert text in error
+      assert "Traceback" not in error
+
+
 def test_a_stream_that_is_not_there_is_refused_before_any_work(folder):
   options = [*ONLINE, *fields("data.stream=nowhere data.directory=never")]
   result = programs.run(folder, "no_stream", *options)

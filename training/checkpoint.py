@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import math
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +19,7 @@ from orbax.checkpoint import v1 as ocp
 from model import weights
 from model.files import parse_json
 from training import processes
+from training.process_parts import PARTS, OwnParts, SavedParts, sha256
 from training.step import State
 
 _REST = "training"  # the part that only training reads
@@ -29,11 +28,19 @@ BROKEN = "broken"  # the folder of checkpoints that cannot be read
 
 
 class Restored(NamedTuple):
-  """A checkpoint: its step, the state after that step, and the `run` passed to `save`."""
+  """A checkpoint.
+
+  Attributes:
+    step: the step after which it was saved.
+    state: the state after that step.
+    run: that passed to `save`.
+    parts: those passed to `save` by all processes; each is read when it is asked for.
+  """
 
   step: int
   state: State
   run: dict[str, Any]
+  parts: Mapping[str, Any]
 
 
 @dataclasses.dataclass
@@ -50,8 +57,9 @@ class _Best(ocp.training.preservation_policies.PreservationPolicy):
 class Checkpoints:
   """The checkpoints of a run; a context manager.
 
-  Each checkpoint has two parts: the parameters, which `model.weights` can read alone, and
-  the rest of the state. Its metadata, in JSON, holds the step, a fingerprint of the state,
+  Each checkpoint has the parameters, which `model.weights` can read alone, and the rest of
+  the state; if processes hold different parts of the run's position in the data, each
+  writes its own. Its metadata, in JSON, holds the step, a fingerprint of the state,
   whatever else a resumed run needs, and a checksum of all these, so that none of them can
   be exchanged alone. Orbax writes to a temporary folder and renames it, so after an
   interrupted save the previous checkpoint is still the newest. With several processes, all
@@ -89,7 +97,14 @@ class Checkpoints:
     """Steps that can be restored, oldest first."""
     return weights.steps(self._folder.parent)
 
-  def save(self, step: int, state: State, run: dict[str, Any], best: int | None = None):
+  def save(
+    self,
+    step: int,
+    state: State,
+    run: dict[str, Any],
+    best: int | None = None,
+    parts: Mapping[str, Any] | None = None,
+  ):
     """Starts to save the state after a step; training may continue meanwhile.
 
     Waits for the previous save first.
@@ -97,8 +112,11 @@ class Checkpoints:
     Args:
       step: the number of the step.
       state: the state of a `TrainingProgram`.
-      run: what else a resumed run needs, such as the input position, as JSON values.
+      run: what else a resumed run needs, such as the input position, as JSON values; the
+        same in all processes.
       best: the step of one more checkpoint to keep, such as the best so far.
+      parts: what only this process has, as JSON values. Over all processes, the names are
+        "0", "1", ..., and each process has as many.
 
     Raises:
       OSError: this or the previous checkpoint could not be written; the message lists the
@@ -112,8 +130,12 @@ class Checkpoints:
           self._folder, preservation_policy=self._policy, cleanup_tmp_directories=True
         )
       metadata = run | {weights.BEST: best, "step": step, "fingerprint": fingerprint(state)}
+      content: dict[str, Any] = _parts(state)
+      if parts:
+        metadata[PARTS] = len(parts) * jax.process_count()
+        content[PARTS] = OwnParts(parts, metadata["fingerprint"])
       self._checkpointer.save_checkpointables_async(
-        step, _parts(state), custom_metadata=metadata | {_SHA256: _sha256(metadata)}
+        step, content, custom_metadata=metadata | {_SHA256: sha256(metadata)}
       )
     self._saving = step
 
@@ -178,9 +200,11 @@ class Checkpoints:
 
   def _load(self, step: int, expected: dict[str, Any]) -> Restored:
     path = self._folder / str(step)
-    parts = ocp.load_checkpointables(path, expected)
-    state = {weights.PARAMS: parts[weights.PARAMS], **parts[_REST]}
-    return Restored(step, state, self._read_run(str(step)))
+    read = ocp.load_checkpointables(path, expected)
+    state = {weights.PARAMS: read[weights.PARAMS], **read[_REST]}
+    run = self._read_run(str(step))
+    parts = SavedParts(path, run.pop(PARTS, 0), run["fingerprint"])
+    return Restored(step, state, run, parts)
 
   def _read_run(self, name: str) -> dict[str, Any]:
     """The `run` in a folder, and the fingerprint.
@@ -192,7 +216,7 @@ class Checkpoints:
     text = (self._folder / name / weights.METADATA).read_text()
     try:
       run = parse_json(text)["custom_metadata"]
-      same = run.pop(_SHA256) == _sha256(run)
+      same = run.pop(_SHA256) == sha256(run)
     except (LookupError, TypeError, AttributeError) as error:
       raise ValueError("its metadata are damaged.") from error
     if not same:
@@ -211,7 +235,9 @@ class Checkpoints:
     """
     path = self._folder / str(step)
     try:
-      self._read_run(str(step))
+      run = self._read_run(str(step))
+      for _ in SavedParts(path, run.get(PARTS, 0), run["fingerprint"]).values():
+        pass  # reading it checks it
       for part, arrays in expected.items():
         weights.read_through(path / part, arrays)
     except weights.OtherArrays as error:
@@ -240,11 +266,6 @@ class Checkpoints:
     (self._folder / name).rename(aside / f"{name}.{number}")
     warning = f"WARNING: the checkpoint of step {name} is broken: {why}"
     print(f"{warning} It was moved to {aside}.", file=sys.stderr, flush=True)
-
-
-def _sha256(metadata: dict[str, Any]) -> str:
-  read = json.loads(json.dumps(metadata))  # as it is read again, with texts as keys
-  return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint(state: State) -> list[int]:

@@ -160,3 +160,38 @@ def asked_to_stop(step: int) -> bool:
   if jax.process_count() == 1:
     return signals.heard is not None
   return multihost_utils.reached_preemption_sync_point(step)
+
+
+class Agreement:
+  """Tells a process, again and again, whether all processes are ready.
+
+  All must create it at the same point of the program, and call it equally often; any thread
+  may call it. It uses no devices, so nothing that they compute waits for it.
+  """
+
+  def __init__(self):
+    self._key, self._asked = f"isopack/agreement/{next(_KEYS)}", 0
+
+  def __call__(self, ready: bool | None) -> bool:
+    """Waits until all processes have asked; returns whether each of them is ready.
+
+    Args:
+      ready: whether this process is ready; None if it has failed.
+
+    Raises:
+      Stopped: another process has failed.
+    """
+    if jax.process_count() == 1:
+      return bool(ready)
+    client, own = multihost.get_jax_distributed_client(), f"{self._key}/{self._asked}"
+    # What a process says before they meet, all hear after it. They may hear, too, what is
+    # said for the next meeting, under another key.
+    if not ready:
+      said = "failed" if ready is None else "not ready"
+      client.key_value_set(f"{own}/{jax.process_index()}", said)
+    client.wait_at_barrier(self._key, _LONGEST_WAIT_MS)
+    heard = [said for _, said in client.key_value_dir_get(f"{own}/")]
+    self._asked += 1
+    if ready is not None and "failed" in heard:
+      raise Stopped("Another process failed; its message says why.")
+    return not heard

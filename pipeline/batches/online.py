@@ -6,7 +6,7 @@ import copy
 import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -47,21 +47,22 @@ class Gathered(NamedTuple):
 
 
 class Position(NamedTuple):
-  """Where iteration stands after a batch; becomes a state only when one is asked for.
+  """Where a part stands after a batch; becomes a state only when one is asked for.
 
   Attributes:
-    step: the number of the next batch.
     packer: a copy of the packer.
     reader: the state of the reader.
   """
 
-  step: int
   packer: packing.StreamPacker
   reader: Any
 
 
 class Reader(Protocol):
   """Sequences in order, as examples made of JSON values and NumPy arrays."""
+
+  def part(self, number: int, count: int) -> Reader:
+    """One of `count` readers, from 0, which together read each sequence once."""
 
   def read(self) -> Iterator[list[Any]]:
     """Yields examples a few at a time. Between two yields, `state` returns the position."""
@@ -80,18 +81,26 @@ class Reader(Protocol):
 
 
 class ShuffledSequences:
-  """A `Reader` of the sequences of a store, endless, in another order each epoch."""
+  """A `Reader` of the sequences of a store, endless, in another order each epoch.
+
+  Of P parts, part i reads the sequences at the places i, i + P, i + 2P, ... of all epochs.
+  """
 
   def __init__(self, store: SequenceStore, *, seed: int):
     self._store, self._next = store, 0
     self._seed = seed
+    self._number, self._count = 0, 1  # of the part
+
+  def part(self, number: int, count: int) -> ShuffledSequences:
+    other = copy.copy(self)
+    other._number, other._count = number, count
+    return other
 
   def read(self) -> Iterator[list[tuple[int, int]]]:
     while True:
-      epoch, place = divmod(self._next, len(self._store))
-      for number in self._order(epoch, place, _AT_ONCE).tolist():
+      for example in self._examples(self._next, _AT_ONCE):
         self._next += 1
-        yield [(epoch, number)]
+        yield [example]
 
   def length(self, example: tuple[int, int]) -> int:
     return int(self._store.lengths[example[1]])
@@ -110,26 +119,64 @@ class ShuffledSequences:
     check_same_order(state["sequences"], self._following(place))
     self._next = place
 
-  def _order(self, epoch: int, place: int, most: int) -> np.ndarray:
-    """The sequences at a place of an epoch and the next ones, at most so many."""
-    places = np.arange(place, min(place + most, len(self._store)))
-    return epoch_order(len(self._store), self._seed, epoch, places)
+  def _examples(self, place: int, most: int) -> list[tuple[int, int]]:
+    """Epoch and number of the sequences at a place of this part, and of those after it."""
+    places = (np.arange(place, place + most) * self._count) + self._number
+    epochs, places = np.divmod(places, len(self._store))
+    numbers = np.concatenate(
+      [
+        epoch_order(len(self._store), self._seed, epoch, places[epochs == epoch])
+        for epoch in np.unique(epochs).tolist()
+      ]
+    )
+    return list(zip(epochs.tolist(), numbers.tolist(), strict=True))
 
   def _following(self, place: int) -> np.ndarray:
-    """Some of the next sequences: 64, or those that remain of two epochs."""
-    epoch, place = divmod(place, len(self._store))
-    following = self._order(epoch, place, 64)
-    if following.size < 64:
-      following = np.concatenate([following, self._order(epoch + 1, 0, 64)])
-    return following
+    """int64[64]: the sequences at a place of this part and after it."""
+    return np.array([number for _, number in self._examples(place, 64)], np.int64)
+
+
+class _Part:
+  """One of the parts that are read and packed on their own."""
+
+  def __init__(self, reader: Reader, packer: packing.StreamPacker):
+    self._reader, self._packer = reader, packer
+    self.position = Position(copy.copy(packer), reader.state())
+
+  def state(self) -> dict[str, Any]:
+    return {"packs": self.position.packer.state(), "reader": self.position.reader}
+
+  def restore(self, state: Any):
+    fits = isinstance(state, Mapping) and state.keys() == {"packs", "reader"}
+    check(fits, "A part in the state", state, "the fields packs and reader")
+    self._packer.restore(state["packs"])  # before the reader, whose stream others may use
+    self._reader.restore(state["reader"])
+    self.position = Position(copy.copy(self._packer), state["reader"])
+
+  def packs(self, number: int) -> Iterator[tuple[list[list[Any]], Position]]:
+    """So many packs at a time, each time with the position after them."""
+    packs: list[list[Any]] = []
+    # A restored state may hold ready packs, and the stream may have ended.
+    for examples in itertools.chain([[]], self._reader.read()):
+      for example in examples:
+        self._packer.add(example)
+      for pack in self._packer.take():
+        packs.append(pack)
+        if len(packs) == number:
+          yield packs, Position(copy.copy(self._packer), self._reader.state())
+          packs = []
 
 
 class OnlineBatches(Iterator[PackedBatch]):
-  """Batches of packs that a `StreamPacker` makes while a thread reads.
+  """Batches of packs that are made while a thread reads.
 
-  All processes read and pack everything, and each lays out its block of the rows. The state
-  holds that of the packer, with the sequences of open packs, so a restored iterator
-  continues with the same bits, and no sequence is lost or repeated.
+  The sequences are read in parts, by default one for each process. Each part has its own
+  reader and `StreamPacker`, and gives as many packs of each batch. So each process reads
+  and packs only its own parts, and a batch is the same on any number of processes that
+  divides the number of parts. Iteration ends when a part has too few packs for a batch.
+
+  The state holds that of the packers, with the sequences of open packs, so a restored
+  iterator continues with the same bits, and no sequence is lost or repeated.
 
   Args:
     reader: gives the sequences.
@@ -138,9 +185,14 @@ class OnlineBatches(Iterator[PackedBatch]):
     batch_size: B, packs of a batch, over all processes.
     masking: how tokens are masked; None for batches without the `mlm_` fields.
     process_index, process_count: which block of each batch to make, from 0.
+    parts: how many parts there are; None for one for each process. A restored state has
+      its own number.
+    agree: called once for each batch with whether this process has it, None if reading
+      failed; returns whether all processes have it. Needed if several processes read.
 
   Raises:
-    InputError: the processes do not divide the batch, or a number is out of range.
+    InputError: the parts do not divide the batch, the processes do not divide the parts, or
+      a number is out of range.
   """
 
   def __init__(
@@ -152,19 +204,17 @@ class OnlineBatches(Iterator[PackedBatch]):
     masking: Masking | None,
     process_index: int = 0,
     process_count: int = 1,
+    parts: int | None = None,
+    agree: Callable[[bool | None], bool] = bool,
   ):
-    self._block = block_of_process(batch_size, process_index, process_count)
     self._reader, self._plan, self._masking = reader, plan, masking
-    self._batch_size = batch_size
-    geometry = plan.geometry
-    self._packer = packing.StreamPacker(
-      length=lambda example: int(geometry.sizes(reader.length(example))),
-      row_length=geometry.capacity,
-      max_sequences_per_pack=plan.packing_depth,
-      shortest=int(geometry.sizes(1)),
-    )
+    self._batch_size, self._agree = batch_size, agree
+    self._process = process_index, process_count
     self._plan_sha256 = plan_sha256(plan)
-    self._position = Position(0, copy.copy(self._packer), reader.state())
+    self._step = 0
+    block_of_process(batch_size, process_index, process_count)  # reports wrong numbers
+    self._num_parts = process_count if parts is None else parts
+    self._parts = self._open_parts(self._num_parts)
     self._made: queue.Queue = queue.Queue(AHEAD)
     self._closed = threading.Event()
     self._is_started = False
@@ -177,62 +227,90 @@ class OnlineBatches(Iterator[PackedBatch]):
     if isinstance(made, BaseException):
       self._made.put(made)  # for the next call
       raise made
-    batch, self._position = made
+    batch, positions = made
+    self._step += 1
+    for part, position in zip(self._parts.values(), positions, strict=True):
+      part.position = position
     return batch
 
   def get_state(self) -> dict[str, Any]:
-    """The state to save in a checkpoint, after the last batch that was returned.
+    """The state after the last batch that was returned, to save in a checkpoint.
 
-    It is made of JSON values, and NumPy arrays if the reader's examples have them.
+    It is made of JSON values, and NumPy arrays if the reader's examples have them. All
+    processes have the same, except for `of_parts`, which has the states of this process's
+    parts by their numbers.
     """
-    step, packer, reader = self._position
     return {
-      "step": step,
+      "step": self._step,
       "batch_size": self._batch_size,
       "plan": self._plan_sha256,
-      "packs": packer.state(),
-      "reader": reader,
+      "parts": self._num_parts,
+      "of_parts": {str(number): part.state() for number, part in self._parts.items()},
     }
 
-  def set_state(self, state: dict[str, Any]):
-    """Resumes where `get_state` was called, on any number of processes.
+  def set_state(self, state: Mapping[str, Any]):
+    """Resumes where `get_state` was called.
+
+    Args:
+      state: its result; `of_parts` must have at least this process's parts.
 
     Raises:
-      InputError: the state has other fields, another plan or another batch size; or
-        iteration has begun.
+      InputError: the state has other fields, another plan, another batch size, or a number
+        of parts that the processes do not divide; or iteration has begun.
     """
     if self._is_started:
       raise InputError("Iteration has begun; restore a state before the first batch.")
     check_same_state(state, self.get_state(), ("batch_size", "plan"))
     step = check_integer("step", state["step"], at_least=0)
-    before = self._reader.state()
-    self._reader.restore(state["reader"])
-    try:
-      self._packer.restore(state["packs"])
-    except InputError:  # a state that is refused changes nothing
-      self._reader.restore(before)
-      raise
-    self._position = Position(step, copy.copy(self._packer), state["reader"])
+    parts, of_parts = self._open_parts(state["parts"]), state["of_parts"]
+    for number, part in parts.items():
+      check(str(number) in of_parts, "of_parts", [*of_parts], f"a part {number}")
+      part.restore(of_parts[str(number)])
+    self._step, self._num_parts, self._parts = step, state["parts"], parts
 
   def close(self):
     """Ends the thread. If it is waiting for the stream, it ends with the process."""
     self._closed.set()
 
-  def produce(self) -> Iterator[tuple[PackedBatch, Position]]:
-    """Batches, each with the position after it, made in the caller's thread."""
-    packs: list[list[Any]] = []
-    step = self._position.step
-    # A restored state may hold ready packs, and the stream may have ended.
-    for examples in itertools.chain([[]], self._reader.read()):
-      for example in examples:
-        self._packer.add(example)
-      for pack in self._packer.take():
-        packs.append(pack)
-        if len(packs) == self._batch_size:
-          step += 1
-          position = Position(step, copy.copy(self._packer), self._reader.state())
-          yield self._lay_out(packs[self._block]), position
-          packs = []
+  def produce(self) -> Iterator[tuple[PackedBatch, list[Position]]]:
+    """Batches, each with the positions after it, made in the caller's thread."""
+    number = self._batch_size // self._num_parts
+    of_parts = [part.packs(number) for part in self._parts.values()]
+    while True:
+      try:
+        made = [next(packs, None) for packs in of_parts]
+      except BaseException:
+        self._agree(None)
+        raise
+      found = [x for x in made if x is not None]
+      if not self._agree(len(found) == len(made)):
+        return
+      packs = [pack for packs, _ in found for pack in packs]
+      yield self._lay_out(packs), [position for _, position in found]
+
+  def _open_parts(self, count: int) -> dict[int, _Part]:
+    """This process's parts by their numbers, at their beginning."""
+    index, processes = self._process
+    check_integer("parts", count, at_least=1)
+    block_of_process(self._batch_size, 0, count)
+    if count % processes:
+      raise InputError(
+        f"The sequences are read in {count} parts, one for each process that the run began "
+        f"with; found {processes} processes. Use {count}, or a number that divides it."
+      )
+    own = count // processes
+    geometry = self._plan.geometry
+    opened = {}
+    for number in range(index * own, (index + 1) * own):
+      reader = self._reader.part(number, count)
+      packer = packing.StreamPacker(
+        length=lambda example: int(geometry.sizes(self._reader.length(example))),
+        row_length=geometry.capacity,
+        max_sequences_per_pack=self._plan.packing_depth,
+        shortest=int(geometry.sizes(1)),
+      )
+      opened[number] = _Part(reader, packer)
+    return opened
 
   def _run(self):
     try:

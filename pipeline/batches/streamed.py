@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,17 +54,39 @@ class StreamedSequences:
     joins = self._task.min_documents > 1 or settings.cross_documents
     self._together = TOGETHER if joins else 1
     self._groups = self._sequences = 0
+    self._number, self._count = 0, 1  # of the part
+
+  @property
+  def num_shards(self) -> int | None:
+    """How many shards the stream has, such as files; None if it does not say."""
+    return self._documents.num_shards
+
+  def part(self, number: int, count: int) -> StreamedSequences:
+    """One of `count` readers, from 0, which together read each document once.
+
+    A stream of Hugging Face's datasets is shared out by its shards, if it has enough of
+    them; otherwise, each part reads all documents and uses every `count`-th.
+
+    Raises:
+      InputError: the stream can be read only once.
+    """
+    other = copy.copy(self)
+    other._documents = self._documents.part(number, count)
+    other._number, other._count = number, count
+    return other
 
   def read(self) -> Iterator[list[dict[str, Any]]]:
     documents = self._documents.read()
     while group := list(itertools.islice(documents, self._together)):
-      shard = DocumentShard(TRAIN, 0, self._groups, group)
+      # Numbers are those of no other part: random choices depend on them.
+      shard = DocumentShard(TRAIN, 0, self._groups * self._count + self._number, group)
       self._groups += 1
       examples = []
       for sequence in self._task.make_sequences(shard, self._encoder):
         example = dict(zip(StoredSequence._fields, sequence, strict=True))
         example["input_ids"] = np.asarray(example["input_ids"], np.int32)
-        examples.append(example | {"number": self._sequences})
+        number = self._sequences * self._count + self._number
+        examples.append(example | {"number": number})
         self._sequences += 1
       yield examples
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import itertools
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -73,26 +76,74 @@ class DocumentStream:
     self._records: Any = records
     self._fields, self._name, self._read = fields, name, 0
     self._has_state = hasattr(records, "state_dict")
+    self._number, self._count = 0, 1  # of the part, if the records are not shared out
     features = getattr(records, "features", None) or {}  # of Hugging Face's datasets
     kinds = {column: getattr(kind, "names", None) for column, kind in features.items()}
     self._class_names = {column: names for column, names in kinds.items() if names}
+
+  @property
+  def num_shards(self) -> int | None:
+    """How many shards the records have, such as files; None if they do not say."""
+    return getattr(self._records, "num_shards", None)
+
+  def part(self, number: int, count: int) -> DocumentStream:
+    """One of `count` streams, from 0, which together have each document once.
+
+    Records of Hugging Face's datasets are shared out by their shards, if there are enough.
+    Otherwise, each stream reads all records and has every `count`-th of them.
+
+    Raises:
+      InputError: the records can be read only once.
+    """
+    if count == 1:
+      return copy.copy(self)
+    other = copy.copy(self)
+    other._name = f"{self._name}, part {number} of {count}"
+    if _is_hugging_face(self._records):
+      from datasets.distributed import split_dataset_by_node
+
+      strategy = "shards" if self._records.num_shards >= count else "examples"
+      other._records = split_dataset_by_node(
+        self._records, rank=number, world_size=count, strategy=strategy
+      )
+    elif self._has_state or isinstance(self._records, Iterator):
+      raise InputError(
+        f"{self._name} is a {type(self._records).__name__}, which only one process can "
+        "read. Give a datasets.IterableDataset, or a list or other iterable that starts "
+        "again each time it is read."
+      )
+    else:
+      other._number, other._count = number, count
+    return other
 
   def read(self) -> Iterator[Document]:
     """The documents after the position.
 
     Raises:
-      InputError: a document cannot be used, or fewer are left than were read before.
+      InputError: the records cannot be read, a document cannot be used, or fewer are left
+        than were read before.
     """
-    records = iter(self._records)
+    records = itertools.islice(self._records, self._number, None, self._count)
     for number in range(0 if self._has_state else self._read):
       if next(records, None) is None:
         raise InputError(
           f"{self._name} ended after {number} documents; {self._read} were read before."
         )
-    for values in records:
+    while (values := self._next(records)) is not None:
       self._read += 1
       where = f"{self._name}, record {self._read}"
       yield select_fields(dict(values), self._fields, where, self._class_names)
+
+  def _next(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    try:
+      return next(records, None)
+    except OSError:  # the disk or the network fails now
+      raise
+    except Exception as error:  # of many kinds, from a library or a broken file
+      message = " ".join(str(error).split())
+      raise InputError(
+        f"{self._name} cannot be read after record {self._read}: {message[:500]}"
+      ) from error
 
   def state(self) -> dict[str, Any]:
     """The position, as JSON values."""
@@ -111,3 +162,8 @@ class DocumentStream:
     self._read = state["read"]
     if self._has_state:
       self._records.load_state_dict(state["stream"])
+
+
+def _is_hugging_face(records: Any) -> bool:
+  datasets = sys.modules.get("datasets")  # which records of its kind have imported
+  return isinstance(records, getattr(datasets, "IterableDataset", ()))

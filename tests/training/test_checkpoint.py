@@ -14,9 +14,10 @@ import pytest
 from model import weights
 from tests import packs
 from tests.training.test_step import make_batch, make_program
-from training.checkpoint import Checkpoints, _sha256, fingerprint
+from training.checkpoint import Checkpoints, fingerprint
 from training.mesh import make_mesh, state_share
 from training.optimizer import lamb
+from training.process_parts import sha256
 from training.step import TrainingProgram
 
 METADATA = "_CHECKPOINT_METADATA"
@@ -115,7 +116,7 @@ def test_checkpoints_that_do_not_name_the_best_step_are_read(saved, program):
     content = json.loads(path.read_text())
     run = content["custom_metadata"]
     del run[weights.BEST], run["sha256"]
-    run["sha256"] = _sha256(run)
+    run["sha256"] = sha256(run)
     path.write_text(json.dumps(content))
   restored = restore(folder, program)
   assert (restored.step, restored.run) == (30, RUN)
@@ -163,6 +164,41 @@ DAMAGES = {
   "the structure is lost": lambda folder: (folder / "params/manifest.ocdbt").unlink(),
   "the rest is lost": lambda folder: shutil.rmtree(folder / "training"),
 }
+
+
+PARTS = {"0": {"open": [1, 2]}, "1": {"open": []}}
+
+
+def alter_a_part(folder):
+  path = folder / "parts" / "1.json"
+  path.write_text(path.read_text().replace('"open": []', '"open": [3]'))
+
+
+PART_DAMAGES = {
+  "altered": alter_a_part,
+  "cut": write("parts/1.json", '{"part": {"open'),
+  "empty": write("parts/1.json", "{}"),
+  "lost": lambda folder: (folder / "parts" / "1.json").unlink(),
+  "of the checkpoint before": lambda folder: shutil.copy(
+    folder.parent / "20" / "parts" / "1.json", folder / "parts" / "1.json"
+  ),
+}
+
+
+@pytest.mark.parametrize("damage", PART_DAMAGES.values(), ids=PART_DAMAGES)
+def test_what_each_process_has_is_saved_and_checked(tmp_path, program, capfd, damage):
+  state = program.init()
+  batch = program.put_batch(make_batch(8))
+  with Checkpoints(tmp_path, keep=3) as checkpoints:
+    for step in (20, 30):
+      state, _ = program.train_step(state, batch)
+      checkpoints.save(step, state, RUN, parts=PARTS)
+  restored = restore(tmp_path, program)
+  assert (restored.step, restored.run, dict(restored.parts)) == (30, RUN, PARTS)
+  damage(tmp_path / "checkpoints" / "30")
+  restored = restore(tmp_path, program)
+  assert (restored.step, restored.run, dict(restored.parts)) == (20, RUN, PARTS)
+  assert "WARNING: the checkpoint of step 30 is broken" in capfd.readouterr().err
 
 
 @pytest.fixture

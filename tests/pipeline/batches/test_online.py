@@ -33,22 +33,39 @@ def make_batches(store, rows=PLAIN, *, masking=MASKING, seed=3, batch_size=4, **
   )
 
 
+def held(state):
+  """Examples of open and ready packs, of all parts in a state."""
+  found = []
+  for part in state["of_parts"].values():
+    found += [example for _, example in part["packs"]["held"]]
+    found += [example for pack in part["packs"]["ready"] for example in pack]
+  return found
+
+
+def read(state):
+  """How many sequences each part has read."""
+  return [part["reader"]["next"] for part in state["of_parts"].values()]
+
+
 def take(batches, number):
   return [next(batches) for _ in range(number)]
 
 
+@pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("rows", [PLAIN, SPACED])
-def test_each_sequence_that_was_read_is_in_one_pack_or_waits(store, rows):
-  batches = make_batches(store, rows)
+def test_each_sequence_that_was_read_is_in_one_pack_or_waits(store, rows, parts):
+  batches = make_batches(store, rows, parts=parts)
   used = np.concatenate([b["sequence_ids"] for b in take(batches, 80)])
   state = batches.get_state()
-  waiting = [example for _, example in state["packs"]["held"]]
-  waiting += [example for pack in state["packs"]["ready"] for example in pack]
-  found = [*used[used >= 0].tolist(), *(number for _, number in waiting)]
-  epochs = state["reader"]["next"] // len(store) + 1
-  read = np.concatenate([epoch_order(len(store), 3, epoch) for epoch in range(epochs)])
-  assert epochs > 2
-  assert sorted(found) == sorted(read[: state["reader"]["next"]].tolist())
+  found = [*used[used >= 0].tolist(), *(number for _, number in held(state))]
+  orders = [epoch_order(len(store), 3, epoch) for epoch in range(8)]
+  expected = [
+    number
+    for part, count in enumerate(read(state))
+    for number in np.concatenate(orders)[part::parts][:count].tolist()
+  ]
+  assert len(expected) == sum(read(state)) > len(store) * 2
+  assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.parametrize("rows", [PLAIN, SPACED])
@@ -118,26 +135,93 @@ def test_it_resumes_after_any_batch_with_the_same_bits(store):
     assert json.dumps(resumed.get_state()) == states[-1]
 
 
-def test_processes_share_the_rows(store):
-  whole, blocks = (
-    make_batches(store),
-    [make_batches(store, process_index=i, process_count=2) for i in range(2)],
-  )
+def test_processes_read_their_parts_and_make_their_rows(store):
+  whole = make_batches(store, parts=4)
+  blocks = [
+    make_batches(store, process_index=i, process_count=2, parts=4) for i in range(2)
+  ]
   for _ in range(5):
     batch = next(whole)
-    parts = [next(block) for block in blocks]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in batch}
+    made = [next(block) for block in blocks]
+    joined = {name: np.concatenate([block[name] for block in made]) for name in batch}
     assert_same(joined, batch)
+  assert [read(block.get_state()) for block in blocks] == [
+    read(whole.get_state())[:2],
+    read(whole.get_state())[2:],
+  ]
+
+
+def test_it_resumes_on_any_number_of_processes_that_divides_the_parts(store):
+  four = [make_batches(store, process_index=i, process_count=4) for i in range(4)]
+  for batches in four:
+    take(batches, 3)
+  states = [json.loads(json.dumps(batches.get_state())) for batches in four]
+  of_parts = {n: x for state in states for n, x in state["of_parts"].items()}
+  assert list(of_parts) == ["0", "1", "2", "3"]
+  state = states[0] | {"of_parts": of_parts}
+  expected = [next(batches) for batches in four]
+  for count in (1, 2, 4):
+    made = []
+    for index in range(count):
+      resumed = make_batches(store, process_index=index, process_count=count)
+      resumed.set_state(state)
+      made.append(next(resumed))
+    for name in expected[0]:
+      np.testing.assert_array_equal(
+        np.concatenate([batch[name] for batch in made]),
+        np.concatenate([batch[name] for batch in expected]),
+      )
+  other = make_batches(store, batch_size=12, process_count=3)
+  with pytest.raises(packing.InputError, match=r"read in 4 parts.*found 3 processes"):
+    other.set_state(state | {"batch_size": 12})
+  again = make_batches(store, process_index=3, process_count=4)
+  with pytest.raises(packing.InputError, match="expected a part 3"):
+    again.set_state(states[0])
+
+
+def test_it_ends_with_the_part_that_ends_first_and_where_processes_agree(store):
+  def make(**options):
+    reader = Ending(store, seed=3)
+    return OnlineBatches(
+      reader, make_plan(store, PLAIN), batch_size=4, masking=None, parts=2, **options
+    )
+
+  number = sum(1 for _ in make())
+  assert number > 9
+  asked: list[bool | None] = []
+
+  def agree(ready):
+    asked.append(ready)
+    return ready and len(asked) < 6
+
+  stopped = make(agree=agree)
+  assert sum(1 for _ in stopped) == 5  # another process had no sixth batch
+  assert asked == [True] * 6
+  resumed = make()
+  resumed.set_state(stopped.get_state())
+  assert sum(1 for _ in resumed) == number - 5
 
 
 def test_a_state_of_other_rows_or_options_is_refused(store):
   state, begun = make_batches(store).get_state(), make_batches(store)
   next(begun)
+  part = state["of_parts"]["0"]
+
+  def of_part(value):
+    return state | {"of_parts": {"0": value}}
+
   for batches, given, message in (
     (make_batches(store, batch_size=5), state, "batch_size=4; this is 5"),
     (make_batches(store, SPACED), state, "with plan="),
     (make_batches(store), {"step": 3}, "has the fields step; expected"),
-    (make_batches(store), state | {"reader": 7}, "reader in the state is 7; expected the"),
+    (
+      make_batches(store),
+      of_part(7),
+      "A part in the state is 7; expected the fields packs",
+    ),
+    (make_batches(store), of_part(part | {"reader": 7}), "reader in the state is 7; exp"),
+    (make_batches(store), state | {"parts": 0}, "parts is 0; expected"),
+    (make_batches(store), state | {"parts": 3}, "expected a multiple of the 3 processes"),
     (make_batches(store, seed=4), state, "The next rows are not those"),
     (begun, state, "before the first batch"),
   ):
@@ -155,11 +239,18 @@ class Failing(ShuffledSequences):
 
 def test_iteration_fails_with_the_reader_and_keeps_what_waits(store):
   plan, reader = make_plan(store, PLAIN), Failing(store, seed=0)
-  batches = OnlineBatches(reader, plan, batch_size=4, masking=None)
+  asked: list[bool | None] = []
+
+  def agree(ready):
+    asked.append(ready)
+    return bool(ready)
+
+  batches = OnlineBatches(reader, plan, batch_size=4, masking=None, agree=agree)
   made: list[dict] = []
   with pytest.raises(OSError, match="the disk is gone"):
     made.extend(batches)
+  assert asked == [True] * len(made) + [None]
   used = sum(int((b["sequence_ids"] >= 0).sum()) for b in made)
   state = batches.get_state()
-  waits = len(state["packs"]["held"]) + sum(map(len, state["packs"]["ready"]))
-  assert 0 < used + waits == state["reader"]["next"] <= 200
+  (number,) = read(state)
+  assert 0 < used + len(held(state)) == number <= 200

@@ -46,16 +46,18 @@ def texts_of(documents):
   return [document.fields["text"] for document in documents]
 
 
-def assert_resumes_at_any_document(make):
+def assert_resumes_at_any_document(make, expected=TEXTS):
   stream = make()
   reading, states = stream.read(), []
-  for expected in TEXTS:
+  for text in expected:
     states.append(json.dumps(stream.state()))
-    assert next(reading).fields["text"] == expected
+    assert next(reading).fields["text"] == text
+  assert next(reading, None) is None
   for number in (0, 1, 69, 70, 131, 199):
+    number = min(number, len(states) - 1)
     resumed = make()
     resumed.restore(json.loads(states[number]))
-    assert texts_of(resumed.read()) == TEXTS[number:]
+    assert texts_of(resumed.read()) == expected[number:]
 
 
 @pytest.mark.parametrize("kind", [list, iterate, WithState])
@@ -76,6 +78,45 @@ def test_a_dataset_of_hugging_face_resumes(tmp_path, monkeypatch):
     open_stream(f"hf:{tmp_path / 'missing'}")
 
 
+def test_parts_of_a_stream_have_each_document_once():
+  for count in (1, 3, 7):
+    for part in range(count):
+      assert_resumes_at_any_document(
+        lambda part=part, count=count: DocumentStream(RECORDS, FIELDS).part(part, count),
+        TEXTS[part::count],
+      )
+
+
+@pytest.mark.extra("datasets")
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_parts_of_a_dataset_of_hugging_face(tmp_path, monkeypatch, count):
+  """Of three files: each part has its own ones, or every n-th record of all."""
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  for number in range(3):
+    lines = [json.dumps(record) + "\n" for record in RECORDS[number::3]]
+    (tmp_path / f"{number}.jsonl").write_text("".join(lines))
+
+  def make(part):
+    stream = DocumentStream(open_stream(f"hf:{tmp_path}"), FIELDS)
+    assert stream.num_shards == 3
+    return stream.part(part, count)
+
+  parts = [texts_of(make(part).read()) for part in range(count)]
+  assert sorted(itertools.chain(*parts)) == sorted(TEXTS)
+  if count <= 3:  # whole files
+    files = [TEXTS[number::3] for number in range(3)]
+    assert parts == [[*itertools.chain(*files[part::count])] for part in range(count)]
+  for part in range(count):
+    assert_resumes_at_any_document(lambda part=part: make(part), parts[part])
+
+
+@pytest.mark.parametrize("kind", [iterate, WithState])
+def test_a_stream_that_can_be_read_once_has_no_parts(kind):
+  stream = DocumentStream(kind(RECORDS), FIELDS, name="it")
+  with pytest.raises(packing.InputError, match="which only one process can read"):
+    stream.part(1, 2)
+
+
 def test_documents_that_cannot_be_used_are_named():
   stream = DocumentStream([*RECORDS[:2], {"words": "a"}], FIELDS, name="hf:a")
   reading = stream.read()
@@ -83,6 +124,17 @@ def test_documents_that_cannot_be_used_are_named():
   with pytest.raises(
     packing.InputError, match="hf:a, record 3 has no 'text'; found 'words'"
   ):
+    next(reading)
+
+
+def test_what_fails_while_records_are_read_is_told():
+  def records():
+    yield RECORDS[0]
+    raise ValueError("another\nschema")
+
+  reading = DocumentStream(records(), FIELDS, name="hf:a").read()
+  assert texts_of(itertools.islice(reading, 1)) == TEXTS[:1]
+  with pytest.raises(packing.InputError, match=r"hf:a cannot .* record 1: another schema"):
     next(reading)
 
 
@@ -113,7 +165,8 @@ def test_streams_that_cannot_be_opened_are_refused_before_any_work(monkeypatch):
 def sequences_of(records, task, tmp_path, **settings):
   vocabulary = [*SPECIAL_TOKENS, "one", "two", "three", "four", "."]
   (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-  made = DatasetSettings("", 32, task=task, vocab_file="unused", **settings)
+  settings = {"min_sentences": 1, "vocab_file": "unused"} | settings
+  made = DatasetSettings("", 32, task=task, **settings)
   return StreamedSequences(records, made, Tokenizer(tmp_path / "vocab.txt"))
 
 
@@ -128,6 +181,7 @@ def test_sequences_of_a_stream_resume_between_two_reads(task, tmp_path):
     examples.append(next(reads))
   numbers = [example["number"] for group in examples for example in group]
   assert numbers == list(range(len(numbers)))
+  assert len(numbers) > 100
   for number in (1, 4):
     resumed = sequences_of(RECORDS, task, tmp_path)
     resumed.restore(json.loads(states[number]))
@@ -141,6 +195,16 @@ def test_sequences_of_a_stream_resume_between_two_reads(task, tmp_path):
     np.testing.assert_array_equal(
       gathered.store.gather(np.array([place])), example["input_ids"]
     )
+
+
+@pytest.mark.parametrize("task", ["pretraining", "sentences"])
+def test_parts_of_a_reader_number_their_sequences_apart(task, tmp_path):
+  reader, numbers = sequences_of(RECORDS, task, tmp_path), []
+  for part in range(3):
+    examples = [x for group in reader.part(part, 3).read() for x in group]
+    assert {x["number"] % 3 for x in examples} == {part}
+    numbers += [x["number"] for x in examples]
+  assert len(set(numbers)) == len(numbers) > 100
 
 
 @pytest.mark.parametrize("state", [7, {}, ["documents", "groups", "sequences"]])
@@ -169,3 +233,4 @@ def test_documents_are_used_once(tmp_path):
     for n in (1, 2)
   )
   assert [len(x["input_ids"]) for x in one] == [len(x["input_ids"]) for x in other]
+  assert one
