@@ -47,6 +47,7 @@ from pipeline.store import SCHEMA, SequenceStore, read_batches, with_small_token
 SPECIAL = (0, 100, 101, 102, MASK)
 RECORDS = 1 << 12  # sequences in a record batch, as `prepare` writes them
 SPLIT, TOKENS = "train", "train.arrow"
+EPOCHS_COUNTED, _ROWS_COUNTED = 2, 1 << 12
 
 
 class _WithHoles:
@@ -179,6 +180,22 @@ def measure_cold(
   return number / seconds
 
 
+def exactly_once(folder: pathlib.Path) -> dict[str, Any]:
+  """Whether each sequence occurs once in each of two epochs, and the seconds to count."""
+  started = time.perf_counter()
+  loader = open_loader(folder, batch_size=_ROWS_COUNTED, masked=False)
+  rows, number = EPOCHS_COUNTED * loader.num_rows, len(loader.store)
+  counts, total = np.zeros(number, np.uint8), 0
+  for first in range(0, rows, _ROWS_COUNTED):
+    # The rows of a step are sorted by their epoch; the last step reaches into a later one.
+    contents = loader.contents_of_step(first // _ROWS_COUNTED)[: rows - first]
+    sequences = contents[contents >= 0]
+    np.add.at(counts, sequences, 1)
+    total += sequences.size
+  is_once = total == EPOCHS_COUNTED * number and bool((counts == EPOCHS_COUNTED).all())
+  return {"exactly_once": is_once, "seconds": time.perf_counter() - started}
+
+
 def private_of_workers(folder: pathlib.Path, *, workers: int, batch_size: int) -> int:
   """Bytes of private memory that processes have together, each with a loader of its own."""
   with multiprocessing.get_context("spawn").Pool(workers) as pool:
@@ -245,6 +262,8 @@ def measure_number(number: int, options) -> dict[str, Any]:
     measured |= _alone(write_dataset, folder, histogram, number, sparse=options.sparse)
     measured |= _alone(measure, folder, batch_size=size, batches=options.batches)
     measured["workers"] = _alone_workers(folder, options)
+    if options.count:
+      measured["counted"] = _alone(exactly_once, folder)
     if not options.sparse:
       measured["cold"] = {
         str(ahead): [
@@ -284,6 +303,9 @@ def _records(measured: list[dict]) -> Iterator[dict[str, str]]:
       "private MiB, at most": f"{one['private'] / 2**20:.0f}",
       f"of {' and '.join(workers)} workers": " and ".join(workers.values()),
     }
+    if "counted" in one:
+      record["each once in two epochs"] = str(one["counted"]["exactly_once"])
+      record["s to count"] = f"{one['counted']['seconds']:.0f}"
     if "cold" in one:
       cold = {name: np.median(rates) for name, rates in one["cold"].items()}
       record["sequences a second, one by one"] = f"{cold['False']:,.0f}"
@@ -302,6 +324,11 @@ def main(arguments: list[str] | None = None):
     help="numbers of sequences (default: 1000000,10000000)",
   )
   parser.add_argument("--sparse", action="store_true", help="leave the tokens out")
+  parser.add_argument(
+    "--count",
+    action="store_true",
+    help="count each sequence in two epochs",
+  )
   parser.add_argument("--folder", metavar="DIR", help="where to write; default: TMPDIR")
   add(parser, "--batch-size", 32, "rows in a batch")
   add(parser, "--batches", 200, "in a round")

@@ -8,6 +8,7 @@ position of a document, so the result is the same, byte for byte.
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Iterable, Iterator
 
@@ -15,8 +16,11 @@ from packing import InputError
 from pipeline.preparation import shard_files, write
 from pipeline.preparation.shard_files import ShardSummary, ShardWork
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document_shards import DocumentShard, document_shards
+from pipeline.sources.document_shards import document_shards
 from pipeline.sources.partitions import Partition
+
+# A partition is worked on in turns of about so many bytes, so that workers can share it.
+_TURN_BYTES, _MOST_TURNS = 16_000_000, 16
 
 
 class BeamRunner:
@@ -57,17 +61,16 @@ class BeamRunner:
       OSError: the job failed. The message is the runner's, which quotes its workers.
     """
     beam, settings = self.beam, preparation.settings
-    parts = list(write.split_parts(preparation.sources))
+    parts = write.split_parts(preparation.sources)
+    work = [task for part in parts for task in _turns(part)]
     place = str(directory.absolute())
     tokenizer = str(pathlib.Path(tokenizer).absolute())
     try:
       with beam.Pipeline(options=self._options) as pipeline:
         _ = (
           pipeline
-          | "partitions" >> beam.Create(parts)
-          | "spread partitions" >> beam.Reshuffle()
-          | "read" >> beam.FlatMap(_read, settings)
-          | "spread shards" >> beam.Reshuffle()
+          | "work" >> beam.Create(work)
+          | "spread" >> beam.Reshuffle()
           | "write" >> beam.Map(_write, settings, tokenizer, place)
         )
     except Exception as error:  # each runner raises its own
@@ -78,12 +81,27 @@ class BeamRunner:
     yield from shard_files.all_summaries(directory)
 
 
-def _read(
-  part: tuple[str | None, int, Partition], settings: DatasetSettings
-) -> Iterator[DocumentShard]:
-  return document_shards(settings, *part)
+Part = tuple[str | None, int, Partition]
 
 
-def _write(shard: DocumentShard, settings: DatasetSettings, tokenizer: str, directory: str):
-  if shard_files.load_summary(directory, shard.name) is None:
-    shard_files.write_shard(ShardWork(shard, settings, tokenizer, directory))
+def _turns(part: Part) -> Iterator[tuple[Part, int, int]]:
+  """The work on a partition: the turn and the number of turns, of each piece."""
+  size = sum(size for _, size, _ in part[2].inputs())
+  turns = min(max(1, math.ceil(size / _TURN_BYTES)), _MOST_TURNS)
+  for turn in range(turns):
+    yield part, turn, turns
+
+
+def _write(
+  work: tuple[Part, int, int], settings: DatasetSettings, tokenizer: str, directory: str
+):
+  """Reads a partition, and writes the shards whose turn it is that are not there yet.
+
+  What a runner hands around is small, so it holds no documents in memory, and a worker
+  holds those of one shard. Reading a partition again takes a small part of the time to
+  tokenize it.
+  """
+  part, turn, turns = work
+  for number, shard in enumerate(document_shards(settings, *part)):
+    if number % turns == turn and not shard_files.load_summary(directory, shard.name):
+      shard_files.write_shard(ShardWork(shard, settings, tokenizer, directory))

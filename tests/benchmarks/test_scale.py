@@ -5,6 +5,7 @@ import pytest
 
 import packing
 from benchmarks import scale
+from pipeline.batches.loader import PackedLoader
 from pipeline.store import SequenceStore
 
 HISTOGRAM = packing.load_histogram("wikipedia_512")
@@ -39,15 +40,40 @@ def test_what_batches_take_is_measured(tmp_path):
     assert scale.measure_cold(tmp_path, reads_ahead=ahead, **options) > 0
 
 
+def test_a_sequence_that_occurs_twice_or_not_at_all_is_noticed(tmp_path, monkeypatch):
+  scale.write_dataset(tmp_path, HISTOGRAM, 20_000, sparse=True)
+  assert scale.exactly_once(tmp_path)["exactly_once"]
+  whole = PackedLoader.contents_of_step
+
+  def wrong(loader, step):
+    contents = whole(loader, step)
+    if step == 1:
+      contents[0, 0] = contents[1, 0]
+    return contents
+
+  monkeypatch.setattr(PackedLoader, "contents_of_step", wrong)
+  assert not scale.exactly_once(tmp_path)["exactly_once"]
+
+
 @pytest.mark.slow
 def test_the_command_prints_a_row_for_each_number_and_writes_all(tmp_path, capsys):
-  words = ["--sequences", "2000,3000", "--batches", "3", "--workers", "2", "--sparse"]
+  words = [
+    "--sequences",
+    "2000,3000",
+    "--batches",
+    "3",
+    "--workers",
+    "2",
+    "--sparse",
+    "--count",
+  ]
   words += ["--folder", str(tmp_path), "--json", str(tmp_path / "scale.json")]
   scale.main(words)
   rows = capsys.readouterr().out.splitlines()[-2:]
   assert [row.split("|")[1].strip() for row in rows] == ["2,000", "3,000"]
   found = json.loads((tmp_path / "scale.json").read_text())["measured"]
   assert [one["sequences"] for one in found] == [2000, 3000]
+  assert all(one["counted"]["exactly_once"] for one in found)
   assert all(one["workers"].keys() == {"1", "2"} for one in found)
   assert [path.name for path in tmp_path.iterdir()] == ["scale.json"]
 
