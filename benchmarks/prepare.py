@@ -149,12 +149,7 @@ def measure_dask(folder: pathlib.Path, workers: int, *, kill: bool) -> dict[str,
         if written > plain // 2:
           os.kill(own[0], signal.SIGKILL)
           killed.set()
-          deadline = time.monotonic() + 60
-          while len(now := client.run(os.getpid)) < workers or own[0] in now.values():
-            if time.monotonic() > deadline:
-              raise RuntimeError("The killed worker was not replaced within a minute.")
-            time.sleep(0.2)
-          own[:] = now.values()
+          own[:] = _replaced(client, own)
 
     options = [
       f"--runner={DASK}",
@@ -168,6 +163,18 @@ def measure_dask(folder: pathlib.Path, workers: int, *, kill: bool) -> dict[str,
     "digest": digest(folder / "dask"),
     "killed": killed.is_set(),
   }
+
+
+def _replaced(client, before: list[int]) -> list[int]:
+  """The ids of a cluster's workers, once the first of those before has a successor."""
+  deadline = time.monotonic() + 60
+  while time.monotonic() < deadline:
+    with contextlib.suppress(OSError):  # the connection to the killed one
+      now = [*client.run(os.getpid).values()]
+      if len(now) == len(before) and before[0] not in now:
+        return now
+    time.sleep(0.2)
+  raise RuntimeError("The killed worker was not replaced within a minute.")
 
 
 def measure(number: int, options) -> dict[str, Any]:

@@ -5,6 +5,9 @@ They have custom gradients; XLA's are slow.
 
 from __future__ import annotations
 
+import functools
+import pathlib
+
 import jax
 import jax.numpy as jnp
 
@@ -16,10 +19,58 @@ def linear_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
   to compute that. The barrier prevents the rewrite; the result has the same bits.
   """
   last = x.ndim - 1
+  if _is_widened(x, kernel):
+    product = _widened_product(x.reshape(-1, x.shape[-1]), kernel)
+    return product.reshape(*x.shape[:-1], kernel.shape[-1])
   if jax.default_backend() != "cpu":
     return jax.lax.dot_general(x, kernel, (((last,), (0,)), ((), ())))
   transposed = jax.lax.optimization_barrier(kernel.T)
   return jax.lax.dot_general(x, transposed, (((last,), (1,)), ((), ())))
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+  """Whether this is a CPU with instructions for products of bfloat16 (AVX512, AMX).
+
+  On such CPUs XLA uses them only for products whose result is float32. It has such products
+  of all matrices, but not of all arrays with more axes.
+  """
+  if jax.default_backend() != "cpu":
+    return False
+  try:
+    told = pathlib.Path("/proc/cpuinfo").read_text()
+  except OSError:
+    return False  # not Linux
+  return bool({"avx512_bf16", "amx_bf16"} & set(told.split()))
+
+
+def _is_widened(*arrays: jax.Array) -> bool:
+  return multiplies_bfloat16() and all(x.dtype == jnp.bfloat16 for x in arrays)
+
+
+def _widened(a: jax.Array, b: jax.Array, axis_of_a: int, axis_of_b: int) -> jax.Array:
+  """The product of two matrices in bfloat16 along an axis of each, summed in float32."""
+  axes = (((axis_of_a,), (axis_of_b,)), ((), ()))
+  product = jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
+  return product.astype(a.dtype)
+
+
+@jax.custom_vjp
+def _widened_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+  """bfloat16[M, I] and bfloat16[I, O] -> bfloat16[M, O]."""
+  return _widened(x, kernel, 1, 0)
+
+
+def _widened_forward(x, kernel):
+  return _widened_product(x, kernel), (x, kernel)
+
+
+def _widened_backward(saved, gradient):
+  x, kernel = saved
+  return _widened(gradient, kernel, 1, 1), _widened(x, gradient, 0, 0)
+
+
+_widened_product.defvjp(_widened_forward, _widened_backward)
 
 
 @jax.custom_vjp
@@ -31,7 +82,11 @@ def vocabulary_products(
   On CPUs, XLA would transpose a [B, P, V] array, which is most of this head's memory, to
   compute the gradients. The gradients here are products that need no transpose.
   """
-  products = jnp.einsum("BPD,VD->BPV", hidden, embedding)
+  if _is_widened(hidden, embedding):
+    flat = _widened(hidden.reshape(-1, hidden.shape[-1]), embedding, 1, 1)
+    products = flat.reshape(*hidden.shape[:-1], -1)
+  else:
+    products = jnp.einsum("BPD,VD->BPV", hidden, embedding)
   return products if bias is None else products + bias[None, None]
 
 
@@ -41,8 +96,13 @@ def _products_forward(hidden, embedding, bias):
 
 def _products_backward(saved, gradient):
   hidden, embedding, bias = saved
-  of_hidden = jnp.einsum("BPV,VD->BPD", gradient, embedding)
-  of_embedding = jnp.einsum("BPD,BPV->DV", hidden, gradient).T
+  if _is_widened(hidden, embedding):
+    flat = gradient.reshape(-1, gradient.shape[-1])
+    of_hidden = _widened(flat, embedding, 1, 0).reshape(hidden.shape)
+    of_embedding = _widened(hidden.reshape(-1, hidden.shape[-1]), flat, 0, 0).T
+  else:
+    of_hidden = jnp.einsum("BPV,VD->BPD", gradient, embedding)
+    of_embedding = jnp.einsum("BPD,BPV->DV", hidden, gradient).T
   if bias is None:
     return of_hidden, of_embedding, None
   ones = jnp.ones(gradient.shape[:2], gradient.dtype)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pickle
 import signal
 import sys
 
@@ -11,6 +12,8 @@ from pipeline.__main__ import main
 from pipeline.preparation import shard_files
 from pipeline.preparation.prepare import prepare
 from pipeline.sources import partitions
+from pipeline.sources.document_shards import document_shards
+from pipeline.tasks.registry import find_task
 from tests.prepared import arguments, contents, needs_beam, settings
 
 
@@ -21,6 +24,43 @@ def test_beam_gives_the_same_bytes(corpus, reference, tmp_path):
   runner = BeamRunner("DirectRunner")
   dataset = prepare(tmp_path / "d", settings(corpus), runner=runner)
   assert contents(dataset.directory) == contents(reference.directory)
+
+
+@needs_beam
+def test_workers_that_take_turns_at_a_partition_give_the_same_bytes(
+  corpus, reference, tmp_path, monkeypatch
+):
+  from pipeline.preparation import beam
+
+  monkeypatch.setattr(beam, "_TURN_BYTES", 5000)
+  runner = beam.BeamRunner("DirectRunner")
+  dataset = prepare(tmp_path / "d", settings(corpus), runner=runner)
+  assert contents(dataset.directory) == contents(reference.directory)
+
+
+@needs_beam
+def test_turns_at_a_partition_are_small_and_take_each_shard_once(corpus, monkeypatch):
+  """A runner hands around what is to read, and no documents."""
+  from pipeline.preparation import beam
+
+  monkeypatch.setattr(beam, "_TURN_BYTES", 5000)
+  chosen = settings(corpus)
+  fields = find_task(chosen)[0].document_fields(chosen)
+  opened = partitions.open_source(str(corpus), fields)
+  parts = [(None, number, partition) for number, partition in enumerate(opened)]
+  work = [turn for part in parts for turn in beam._turns(part)]
+  assert len(parts) < len(work) <= len(parts) * beam._MOST_TURNS
+  assert len(pickle.dumps(work)) < sum(x.stat().st_size for x in corpus.iterdir()) / 10
+  monkeypatch.setattr(beam.shard_files, "load_summary", lambda *_: None)
+  written: list[str] = []
+  monkeypatch.setattr(
+    beam.shard_files, "write_shard", lambda work: written.append(work.shard.name)
+  )
+  for turn in work:
+    beam._write(turn, chosen, "", "")
+  shards = [x.name for part in parts for x in document_shards(chosen, *part)]
+  assert len(shards) > 2
+  assert sorted(written) == sorted(shards)
 
 
 @needs_beam
