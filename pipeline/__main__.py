@@ -149,7 +149,10 @@ def _add_prepare(command):
   text = "class names, in the order of their numbers (default: those in the data, sorted)"
   add(group, "labels", text, metavar="NAME,...")
   group = command.add_argument_group("execution")
-  text = "processes (default: one per core, at most 10)"
+  text = (
+    "processes (default: one per core, at most 10); with --runner, the workers it has, "
+    "which share files if there are fewer (default: 1)"
+  )
   group.add_argument("--workers", **number, help=text)
   text = "run as an Apache Beam pipeline: DirectRunner, FlinkRunner, SparkRunner, ..."
   group.add_argument("--runner", metavar="NAME", help=text)
@@ -165,7 +168,9 @@ def _add_prepare(command):
 def _runner(options) -> BeamRunner | None:
   if options.runner_option and not options.runner:
     raise packing.InputError("--runner-option needs --runner; give both.")
-  return BeamRunner(options.runner, options.runner_option) if options.runner else None
+  if not options.runner:
+    return None
+  return BeamRunner(options.runner, options.runner_option, num_workers=options.workers or 1)
 
 
 def _prepare(options) -> str:

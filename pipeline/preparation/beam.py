@@ -19,8 +19,7 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document_shards import document_shards
 from pipeline.sources.partitions import Partition
 
-# A partition is worked on in turns of about so many bytes, so that workers can share it.
-_TURN_BYTES, _MOST_TURNS = 16_000_000, 16
+Part = tuple[str | None, int, Partition]  # of `write.split_parts`
 
 
 class BeamRunner:
@@ -29,13 +28,15 @@ class BeamRunner:
   Args:
     name: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, ...
     options: options of the Beam runner, such as `--flink_master=localhost:8081`.
+    num_workers: how many workers it has. They share partitions if there are fewer of them;
+      each that shares a partition reads all of it.
 
   Raises:
     InputError: Beam is not installed, or does not know the runner.
   """
 
-  def __init__(self, name: str, options: Iterable[str] = ()):
-    self.name = name
+  def __init__(self, name: str, options: Iterable[str] = (), *, num_workers: int = 1):
+    self.name, self._num_workers = name, num_workers
     try:
       import apache_beam as beam
       import apache_beam.options.pipeline_options
@@ -61,8 +62,9 @@ class BeamRunner:
       OSError: the job failed. The message is the runner's, which quotes its workers.
     """
     beam, settings = self.beam, preparation.settings
-    parts = write.split_parts(preparation.sources)
-    work = [task for part in parts for task in _turns(part)]
+    parts = list(write.split_parts(preparation.sources))
+    turns = math.ceil(self._num_workers / max(len(parts), 1))
+    work = [(part, turn, turns) for part in parts for turn in range(turns)]
     place = str(directory.absolute())
     tokenizer = str(pathlib.Path(tokenizer).absolute())
     try:
@@ -81,25 +83,12 @@ class BeamRunner:
     yield from shard_files.all_summaries(directory)
 
 
-Part = tuple[str | None, int, Partition]
-
-
-def _turns(part: Part) -> Iterator[tuple[Part, int, int]]:
-  """The work on a partition: the turn and the number of turns, of each piece."""
-  size = sum(size for _, size, _ in part[2].inputs())
-  turns = min(max(1, math.ceil(size / _TURN_BYTES)), _MOST_TURNS)
-  for turn in range(turns):
-    yield part, turn, turns
-
-
 def _write(
   work: tuple[Part, int, int], settings: DatasetSettings, tokenizer: str, directory: str
 ):
   """Reads a partition, and writes the shards whose turn it is that are not there yet.
 
-  What a runner hands around is small, so it holds no documents in memory, and a worker
-  holds those of one shard. Reading a partition again takes a small part of the time to
-  tokenize it.
+  A worker holds the documents of one shard at a time, and a runner hands none around.
   """
   part, turn, turns = work
   for number, shard in enumerate(document_shards(settings, *part)):

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import pickle
 import signal
 import sys
 
@@ -13,7 +12,6 @@ from pipeline.preparation import shard_files
 from pipeline.preparation.prepare import prepare
 from pipeline.sources import partitions
 from pipeline.sources.document_shards import document_shards
-from pipeline.tasks.registry import find_task
 from tests.prepared import arguments, contents, needs_beam, settings
 
 
@@ -27,40 +25,43 @@ def test_beam_gives_the_same_bytes(corpus, reference, tmp_path):
 
 
 @needs_beam
-def test_workers_that_take_turns_at_a_partition_give_the_same_bytes(
-  corpus, reference, tmp_path, monkeypatch
+@pytest.mark.parametrize(("num_workers", "partition_bytes"), [(7, 1), (7, 10**9), (2, 1)])
+def test_workers_share_partitions_only_if_there_are_fewer_and_hold_one_shard(
+  num_workers, partition_bytes, corpus, tmp_path, monkeypatch
 ):
+  """Each shard is written before the next is read, so no others are in memory."""
   from pipeline.preparation import beam
 
-  monkeypatch.setattr(beam, "_TURN_BYTES", 5000)
-  runner = beam.BeamRunner("DirectRunner")
+  events: list[tuple[str, str]] = []
+
+  def read(settings, *part):
+    events.append(("open", str(part[1])))
+    for shard in document_shards(settings, *part):
+      events.append(("read", shard.name))
+      yield shard
+
+  def write(work):
+    events.append(("write", work.shard.name))
+    return write_shard(work)
+
+  write_shard = shard_files.write_shard
+  monkeypatch.setattr(partitions, "PARTITION_BYTES", partition_bytes)
+  alone = prepare(tmp_path / "alone", settings(corpus), num_workers=1)
+  monkeypatch.setattr(beam, "document_shards", read)
+  monkeypatch.setattr(shard_files, "write_shard", write)
+  runner = beam.BeamRunner("DirectRunner", num_workers=num_workers)
   dataset = prepare(tmp_path / "d", settings(corpus), runner=runner)
-  assert contents(dataset.directory) == contents(reference.directory)
-
-
-@needs_beam
-def test_turns_at_a_partition_are_small_and_take_each_shard_once(corpus, monkeypatch):
-  """A runner hands around what is to read, and no documents."""
-  from pipeline.preparation import beam
-
-  monkeypatch.setattr(beam, "_TURN_BYTES", 5000)
-  chosen = settings(corpus)
-  fields = find_task(chosen)[0].document_fields(chosen)
-  opened = partitions.open_source(str(corpus), fields)
-  parts = [(None, number, partition) for number, partition in enumerate(opened)]
-  work = [turn for part in parts for turn in beam._turns(part)]
-  assert len(parts) < len(work) <= len(parts) * beam._MOST_TURNS
-  assert len(pickle.dumps(work)) < sum(x.stat().st_size for x in corpus.iterdir()) / 10
-  monkeypatch.setattr(beam.shard_files, "load_summary", lambda *_: None)
-  written: list[str] = []
-  monkeypatch.setattr(
-    beam.shard_files, "write_shard", lambda work: written.append(work.shard.name)
-  )
-  for turn in work:
-    beam._write(turn, chosen, "", "")
-  shards = [x.name for part in parts for x in document_shards(chosen, *part)]
-  assert len(shards) > 2
-  assert sorted(written) == sorted(shards)
+  assert contents(dataset.directory) == contents(alone.directory)
+  opened = [part for event, part in events if event == "open"]
+  number = len(set(opened))
+  assert number == (3 if partition_bytes == 1 else 1)
+  assert len(opened) == number * -(-num_workers // number)
+  written = [name for event, name in events if event == "write"]
+  assert len(written) == len(set(written)) > number
+  last = ""
+  for event, name in events:
+    assert event != "write" or name == last
+    last = name
 
 
 @needs_beam
