@@ -92,7 +92,8 @@ def private_memory(process: int) -> int:
   """Bytes of a process's private memory; 0 if it has ended."""
   with contextlib.suppress(OSError):
     status = pathlib.Path(f"/proc/{process}/status").read_text()
-    return int(status.partition("RssAnon:")[2].split()[0] or 0) * 1024
+    told = status.partition("RssAnon:")[2]  # which a process lacks between end and wait
+    return int(told.split()[0]) * 1024 if told else 0
   return 0
 
 
