@@ -1,6 +1,9 @@
 """The benchmark of preparation runs both ways, and kills a worker."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -19,6 +22,17 @@ def test_both_ways_give_the_same_bytes(tmp_path, capsys, monkeypatch):
   assert found["plain"]["digest"] == found["dask"]["digest"]
   assert min(found["dask"]["memory"].values()) > 0
   assert [path.name for path in tmp_path.iterdir()] == ["prepare.json"]
+
+
+def test_a_process_that_has_ended_has_no_memory():
+  """Also between its end and the time when somebody waits for it."""
+  words = [sys.executable, "-c", "input()"]
+  with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+    assert prepare.private_memory(process.pid) > 0
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert prepare.private_memory(process.pid) == 0
+  assert prepare.private_memory(process.pid) == 0
 
 
 def test_a_disk_that_is_too_small_is_told_before_any_work(capsys):
