@@ -211,12 +211,12 @@ def read_batches(
   Raises:
     InputError: there is no such stream.
   """
-  processes_there = jax.process_count()
+  count = jax.process_count()
   reader: Reader = ShuffledSequences(dataset.train, seed=run.seed)
   if stream := run.data.stream:
     reader = StreamedSequences(stream, dataset_settings(run.data), dataset.tokenizer)
-    if processes_there > 1:
-      said = shared_out(stream, reader.num_shards, processes_there)
+    if count > 1:
+      said = shared_out(stream, reader.num_shards, count)
       processes.print_on_first(said)
   return OnlineBatches(
     reader,
@@ -224,7 +224,7 @@ def read_batches(
     batch_size=batch_size,
     masking=_masking(run, dataset.vocabulary),
     process_index=jax.process_index(),
-    process_count=processes_there,
+    process_count=count,
     agree=processes.Agreement(),
   )
 
@@ -240,8 +240,8 @@ def shared_out(stream: str, shards: int | None, count: int) -> str:
   if not shards or shards < count:
     found = f"{shards or 'no'} shard{'' if shards == 1 else 's'}"
     return (
-      f"{stream} has {found}, so each of {count} processes reads all documents and uses "
-      f"every {count}th. With {count} shards or more, each would read only its own. {ends}"
+      f"{stream} has {found}, so each of {count} processes reads all documents and uses one "
+      f"of every {count}. With {count} shards or more, each would read only its own. {ends}"
     )
   own = str(shards // count)
   if shards % count:

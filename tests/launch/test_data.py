@@ -12,7 +12,7 @@ import packing
 import pipeline
 from configs import base
 from launch import data as launch_data
-from launch.data import check_prepared, dataset_settings
+from launch.data import check_prepared, dataset_settings, shared_out
 from launch.door import read_config, settings_of
 from launch.parts import PackedRows
 from launch.plans import make_plan
@@ -175,3 +175,17 @@ def test_a_dataset_with_other_labels_is_refused(tmp_path):
 def test_a_config_that_cannot_be_read_is_refused():
   with pytest.raises(InputError, match=r"no field '--flagfile'"):
     read_config("configs/quickstart.py", ["--flagfile=nowhere"])
+
+
+@pytest.mark.parametrize(
+  ("shards", "said"),
+  [
+    (8, "Each of 4 processes reads 2 of the 8 shards of hf:a. The run ends when"),
+    (6, "Each of 4 processes reads 1 or 2 of the 6 shards of hf:a. The run ends when"),
+    (1, "hf:a has 1 shard, so each of 4 processes reads all documents and uses one"),
+    (3, "hf:a has 3 shards, so each of 4 processes reads all documents"),
+    (None, "hf:a has no shards, so each of 4 processes reads all documents"),
+  ],
+)
+def test_how_processes_share_a_stream_is_said(shards, said):
+  assert shared_out("hf:a", shards, 4).startswith(said)
