@@ -241,7 +241,8 @@ def shared_out(stream: str, shards: int | None, count: int) -> str:
     found = f"{shards or 'no'} shard{'' if shards == 1 else 's'}"
     return (
       f"{stream} has {found}, so each of {count} processes reads all documents and uses "
-      f"one of every {count}. With {count} shards or more, each would read only its own. {ends}"
+      f"one of every {count}. With {count} shards or more, each would read only its own. "
+      f"{ends}"
     )
   own = str(shards // count)
   if shards % count:
