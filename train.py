@@ -211,7 +211,7 @@ def train(
         resumable = record.state()
         with record.meter.paused():
           best = verdict.best_step if options.keep_best else None
-          position = batches.get_state()
+          position: dict[str, Any] = {**batches.get_state()}
           of_parts = position.pop("of_parts", None)  # differs between processes
           checkpoints.save(step, state, resumable | {"input": position}, best, of_parts)
 
