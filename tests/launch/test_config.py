@@ -4,23 +4,20 @@ import importlib
 import inspect
 import pathlib
 import re
-import types
 
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-import packing
 import pipeline
 from configs import glue
-from launch.data import make_loader, read_batches
+from launch.data import make_loader
 from launch.door import settings_of
 from launch.machine import check_machine
 from launch.recipe import adjustment
 from launch.recipe.adjustment import make_optimizer, make_schedule
 from launch.settings import OPTIONS, RunSettings
-from pipeline.store import SCHEMA, SequenceStore, StoredSequence
 from pipeline.tasks import glue as glue_tasks
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs
@@ -466,15 +463,6 @@ def test_a_refusal_says_what_to_do(field, value, message, setting):
   config.update_from_flattened_dict({field: value})
   with pytest.raises(ConfigError, match=message):
     check(config, num_devices=2)
-
-
-def test_a_stream_is_read_by_one_process(monkeypatch):
-  config, sequences = SETTINGS["stream"], [StoredSequence([2, 5, 3], 3, 0)]
-  dataset = types.SimpleNamespace(train=SequenceStore.from_sequences(sequences, SCHEMA))
-  monkeypatch.setattr(jax, "process_count", lambda: 2)
-  plan = packing.pack([3], max_sequence_length=8)
-  with pytest.raises(packing.InputError, match=r"by one, not 2. Start one process for all"):
-    read_batches(settings_of(config), dataset, plan, batch_size=2)  # type: ignore[arg-type]
 
 
 def test_the_models_own_rules_are_checked_before_any_work():
