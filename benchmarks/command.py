@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shutil
+import tempfile
 from typing import Any
 
 import jax
@@ -12,7 +14,7 @@ import packing
 from lab import options as lab
 from lab.options import add
 from model import SIZES
-from packing.commands.program import Parser
+from packing.commands.program import Parser, positive
 from packing.files import NotWritten, check_writable, write_json
 
 DTYPES = ("float32", "bfloat16")
@@ -49,6 +51,32 @@ def add_histogram(parser: Parser):
   """Adds the option `--histogram`."""
   known = packing.histogram_names()
   add(parser, "--histogram", "wikipedia_512", "of sequence lengths", choices=known)
+
+
+def add_numbers(parser: Parser, option: str, default: list[int], what: str):
+  """Adds an option of several positive numbers, separated by commas."""
+  parser.add_argument(
+    option,
+    type=lambda text: [positive(number) for number in text.split(",")],
+    default=default,
+    metavar="N,...",
+    help=f"{what} (default: {','.join(map(str, default))})",
+  )
+
+
+def add_folder(parser: Parser):
+  """Adds the option `--folder`, of files that are made and removed."""
+  parser.add_argument("--folder", metavar="DIR", help="where to write; default: TMPDIR")
+
+
+def check_disk(parser: Parser, folder: str | None, needed: float, remedy: str):
+  """Ends the command if `--folder` has too little room for so many bytes."""
+  free = shutil.disk_usage(folder or tempfile.gettempdir()).free
+  if needed > free:
+    parser.error(
+      f"{needed / 1e9:.0f} GB of disk are needed, and {free / 1e9:.0f} GB are free. Give "
+      f"{remedy}, or another --folder."
+    )
 
 
 def output_file(text: str) -> str:

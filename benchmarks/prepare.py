@@ -18,12 +18,10 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,7 +32,6 @@ from benchmarks import command
 from lab.machine import machine
 from lab.options import add, run
 from lab.table import record_table
-from packing.commands.program import positive
 from pipeline.dataset import MANIFEST
 from pipeline.tokenizer import SPECIAL_TOKENS
 
@@ -131,7 +128,7 @@ def measure_dask(folder: pathlib.Path, workers: int, *, kill: bool) -> dict[str,
   """Measures `prepare` on a Dask cluster, one of whose workers may be killed."""
   import distributed
 
-  most, killed = {"worker": 0, "command": 0}, threading.Event()
+  most, killed = {"worker": 0, "command": 0}, False
   plain = len([*(folder / "plain").glob("*.arrow")])
 
   with (
@@ -143,13 +140,14 @@ def measure_dask(folder: pathlib.Path, workers: int, *, kill: bool) -> dict[str,
     own = [*client.run(os.getpid).values()]
 
     def watch(process: int):
+      nonlocal killed
       most["command"] = max(most["command"], private_memory(process))
       most["worker"] = max(most["worker"], *map(private_memory, own))
-      if kill and not killed.is_set():
+      if kill and not killed:
         written = sum(1 for _ in (folder / ".dask.partial").glob("*/*.arrow"))
         if written > plain // 2:
           os.kill(own[0], signal.SIGKILL)
-          killed.set()
+          killed = True
           own[:] = _replaced(client, own)
 
     options = [
@@ -162,7 +160,7 @@ def measure_dask(folder: pathlib.Path, workers: int, *, kill: bool) -> dict[str,
     "seconds": seconds,
     "memory": most,
     "digest": digest(folder / "dask"),
-    "killed": killed.is_set(),
+    "killed": killed,
   }
 
 
@@ -208,26 +206,15 @@ def _records(measured: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
 
 def main(arguments: list[str] | None = None):
   parser = command.make_parser(__doc__, "prepare")
-  parser.add_argument(
-    "--documents",
-    type=lambda text: [positive(number) for number in text.split(",")],
-    default=[100_000, 1_000_000],
-    metavar="N,...",
-    help="numbers of documents (default: 100000,1000000)",
-  )
+  command.add_numbers(parser, "--documents", [100_000, 1_000_000], "numbers of documents")
   parser.add_argument("--kill", action="store_true", help="kill a worker half-way")
-  parser.add_argument("--folder", metavar="DIR", help="where to write; default: TMPDIR")
+  command.add_folder(parser)
   add(parser, "--workers", 2, "worker processes")
   options = parser.parse_args(arguments)
   if sys.platform != "linux":
     parser.error("this benchmark needs Linux")
   needed = max(options.documents) * 400
-  free = shutil.disk_usage(options.folder or tempfile.gettempdir()).free
-  if needed > free:
-    parser.error(
-      f"{needed / 1e9:.0f} GB of disk are needed, and {free / 1e9:.0f} GB are free. Give "
-      "fewer --documents, or another --folder."
-    )
+  command.check_disk(parser, options.folder, needed, "fewer --documents")
   measured = [measure(number, options) for number in options.documents]
   print(f"{machine()}; {options.workers} workers")
   records = list(_records(measured))

@@ -18,7 +18,6 @@ import itertools
 import multiprocessing
 import os
 import pathlib
-import shutil
 import sys
 import tempfile
 import threading
@@ -38,7 +37,6 @@ from lab.options import add, run
 from lab.table import record_table
 from lab.timing.models import VOCAB_SIZE
 from lab.timing.steps import MASK_RATE
-from packing.commands.program import positive
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
 from pipeline.index import file_names, write_index
@@ -316,20 +314,14 @@ def _records(measured: list[dict]) -> Iterator[dict[str, str]]:
 def main(arguments: list[str] | None = None):
   parser = command.make_parser(__doc__, "scale")
   command.add_histogram(parser)
-  parser.add_argument(
-    "--sequences",
-    type=lambda text: [positive(number) for number in text.split(",")],
-    default=[10**6, 10**7],
-    metavar="N,...",
-    help="numbers of sequences (default: 1000000,10000000)",
-  )
+  command.add_numbers(parser, "--sequences", [10**6, 10**7], "numbers of sequences")
   parser.add_argument("--sparse", action="store_true", help="leave the tokens out")
   parser.add_argument(
     "--count",
     action="store_true",
     help="count each sequence in two epochs",
   )
-  parser.add_argument("--folder", metavar="DIR", help="where to write; default: TMPDIR")
+  command.add_folder(parser)
   add(parser, "--batch-size", 32, "rows in a batch")
   add(parser, "--batches", 200, "in a round")
   add(parser, "--workers", 8, "processes that share a dataset")
@@ -339,12 +331,7 @@ def main(arguments: list[str] | None = None):
   mean = packing.load_histogram(options.histogram)
   tokens = 0 if options.sparse else 2 * mean.num_tokens / mean.num_sequences
   needed = max(options.sequences) * (tokens + 28 + 12)
-  free = shutil.disk_usage(options.folder or tempfile.gettempdir()).free
-  if needed > free:
-    parser.error(
-      f"{needed / 1e9:.0f} GB of disk are needed, and {free / 1e9:.0f} GB are free. Give "
-      "--sparse, fewer --sequences, or another --folder."
-    )
+  command.check_disk(parser, options.folder, needed, "--sparse, fewer --sequences")
   measured = [measure_number(number, options) for number in options.sequences]
   print(f"{machine()}; {options.histogram}, batches of {options.batch_size} rows")
   records = list(_records(measured))

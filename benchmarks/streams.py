@@ -29,7 +29,6 @@ from benchmarks import command
 from lab.machine import machine
 from lab.options import add, run
 from lab.table import record_table
-from packing.commands.program import positive
 from packing.problem import Geometry
 from pipeline.batches.online import OnlineBatches
 from pipeline.batches.plans import online_plan
@@ -119,13 +118,8 @@ def main(arguments: list[str] | None = None):
   add(parser, "--documents", 40_000, "in all files")
   add(parser, "--batch-size", 32, "rows in a batch, over all processes")
   add(parser, "--rounds", 5, "in turns")
-  parser.add_argument(
-    "--processes",
-    type=lambda text: [positive(number) for number in text.split(",")],
-    default=[1, 2, 4],
-    metavar="N,...",
-    help="numbers of processes, each of which divides the last (default: 1,2,4)",
-  )
+  what = "numbers of processes, each of which divides the last"
+  command.add_numbers(parser, "--processes", [1, 2, 4], what)
   options = parser.parse_args(arguments)
   counts = options.processes
   if any(counts[-1] % count for count in counts):

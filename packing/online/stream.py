@@ -6,6 +6,7 @@ import base64
 import collections
 import copy
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -154,6 +155,12 @@ class StreamPacker:
         tokens = sum(map(self._length, pack))
         check_integer("A pack", tokens, at_least=1, at_most=self._row_length)
     self._packer, self._held, self._ready = packer, held, ready
+
+
+def is_hugging_face(stream: Any) -> bool:
+  """Whether this is a `datasets.IterableDataset`; imports nothing."""
+  datasets = sys.modules.get("datasets")  # which a stream of its kind has imported
+  return isinstance(stream, getattr(datasets, "IterableDataset", ()))
 
 
 def encode(value: Any) -> Any:

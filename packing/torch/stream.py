@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from packing.errors import InputError, check, check_integer
 from packing.online import StreamPacker
+from packing.online.stream import is_hugging_face
 
 _FIELDS = {"shard", "seen", "ended", "packs", "stream"}
 
@@ -111,7 +112,7 @@ class PackedIterableDataset(IterableDataset):
     worker = get_worker_info()
     stream: Any = self._stream
     shared = worker is not None and worker.num_workers > 1
-    if _is_hugging_face(stream):
+    if is_hugging_face(stream):
       from datasets.distributed import split_dataset_by_node
 
       rank, ranks = self._ranks()
@@ -224,8 +225,3 @@ class _Place:
     self.stream: Iterable[Any] | None = None  # that which is read
     self.seen, self.ended = 0, False  # examples read of it
     self.resumed: dict[str, Any] | None = None  # the state to begin with
-
-
-def _is_hugging_face(stream: Any) -> bool:
-  datasets = sys.modules.get("datasets")  # which a stream of its kind has imported
-  return isinstance(stream, getattr(datasets, "IterableDataset", ()))

@@ -6,12 +6,12 @@ import copy
 import importlib.util
 import itertools
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from packing import InputError
 from packing.errors import short_repr
+from packing.online.stream import is_hugging_face
 from pipeline.sources.document import Document, DocumentFields, select_fields
 
 
@@ -99,7 +99,7 @@ class DocumentStream:
       return copy.copy(self)
     other = copy.copy(self)
     other._name = f"{self._name}, part {number} of {count}"
-    if _is_hugging_face(self._records):
+    if is_hugging_face(self._records):
       from datasets.distributed import split_dataset_by_node
 
       strategy = "shards" if self._records.num_shards >= count else "examples"
@@ -162,8 +162,3 @@ class DocumentStream:
     self._read = state["read"]
     if self._has_state:
       self._records.load_state_dict(state["stream"])
-
-
-def _is_hugging_face(records: Any) -> bool:
-  datasets = sys.modules.get("datasets")  # which records of its kind have imported
-  return isinstance(records, getattr(datasets, "IterableDataset", ()))
