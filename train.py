@@ -168,6 +168,7 @@ def begin(
     run.resume(batches, restored.step, position)
     processes.print_on_first(f"resuming from step {restored.step}")
     start = restored.state, restored.step, restored.run
+  run.say_how_read(batches)
   processes.on_first(run.describe)
   return start
 

@@ -215,9 +215,6 @@ def read_batches(
   reader: Reader = ShuffledSequences(dataset.train, seed=run.seed)
   if stream := run.data.stream:
     reader = StreamedSequences(stream, dataset_settings(run.data), dataset.tokenizer)
-    if count > 1:
-      said = shared_out(stream, reader.num_shards, count)
-      processes.print_on_first(said)
   return OnlineBatches(
     reader,
     plan,
@@ -229,25 +226,34 @@ def read_batches(
   )
 
 
-def shared_out(stream: str, shards: int | None, count: int) -> str:
+def shared_out(stream: str, shards: int | None, *, parts: int, count: int) -> str:
   """How several processes share a stream, in a sentence or two.
 
+  Args:
+    stream: its name.
+    shards: how many it has; None if it does not say.
+    parts: in which it is read, a multiple of `count`.
+    count: of the processes.
+
   Example:
-    >>> print(shared_out("hf:news", 8, 4).partition(". ")[0])
+    >>> print(shared_out("hf:news", 8, parts=4, count=4).partition(". ")[0])
     Each of 4 processes reads 2 of the 8 shards of hf:news
   """
   ends = "The run ends when the first process has none left."
-  if not shards or shards < count:
+  if not shards or shards < parts:
     found = f"{shards or 'no'} shard{'' if shards == 1 else 's'}"
     return (
       f"{stream} has {found}, so each of {count} processes reads all documents and uses "
-      f"one of every {count}. With {count} shards or more, each would read only its own. "
+      f"one of every {count}. With {parts} shards or more, each would read only its own. "
       f"{ends}"
     )
-  own = str(shards // count)
-  if shards % count:
-    own += f" or {shards // count + 1}"
-  return f"Each of {count} processes reads {own} of the {shards} shards of {stream}. {ends}"
+  of_parts = [len(range(part, shards, parts)) for part in range(parts)]
+  each = parts // count
+  own = sorted({sum(of_parts[first : first + each]) for first in range(0, parts, each)})
+  number = " or ".join(map(str, own))
+  return (
+    f"Each of {count} processes reads {number} of the {shards} shards of {stream}. {ends}"
+  )
 
 
 def _masking(

@@ -18,6 +18,7 @@ from launch.data import (
   make_loader,
   prepare_dataset,
   read_batches,
+  shared_out,
 )
 from launch.parts import OnlineRows, Packs
 from launch.plans import KEPT, kept_plan, row_lengths
@@ -31,7 +32,7 @@ from model.hf.pooling import Pooling, write_pooling
 from model.losses import PairLoss
 from model.models import metric_of
 from packing.files import write_text
-from pipeline import OnlineBatches, PreparedDataset, RowLoader
+from pipeline import OnlineBatches, PreparedDataset, RowLoader, StreamedSequences
 from pipeline.batches.loader import BatchIterator
 from pipeline.tokenizer import TOKENIZER_FILE
 from training import processes
@@ -82,6 +83,14 @@ class TrainingRun:
       rows = self.recipe.rows
       return read_batches(self.settings, self.dataset, self.plan, batch_size=rows)
     return self.loader(self.plan).iterate()
+
+  def say_how_read(self, batches: BatchIterator | OnlineBatches):
+    """Prints how several processes share a stream; to be called once its place is set."""
+    stream, count = self.settings.data.stream, jax.process_count()
+    if stream and count > 1 and isinstance(batches, OnlineBatches):
+      assert isinstance(batches.reader, StreamedSequences)
+      shards, parts = batches.reader.num_shards, batches.num_parts
+      processes.print_on_first(shared_out(stream, shards, parts=parts, count=count))
 
   def held_out(self) -> list[HeldOut]:
     """This process's part of what the run is evaluated on."""

@@ -193,6 +193,10 @@ class OnlineBatches(Iterator[PackedBatch]):
   Raises:
     InputError: the parts do not divide the batch, the processes do not divide the parts, or
       a number is out of range.
+
+  Attributes:
+    reader: that which was given.
+    num_parts: how many parts there are.
   """
 
   def __init__(
@@ -207,14 +211,14 @@ class OnlineBatches(Iterator[PackedBatch]):
     parts: int | None = None,
     agree: Callable[[bool | None], bool] = bool,
   ):
-    self._reader, self._plan, self._masking = reader, plan, masking
+    self.reader, self._plan, self._masking = reader, plan, masking
     self._batch_size, self._agree = batch_size, agree
     self._process = process_index, process_count
     self._plan_sha256 = plan_sha256(plan)
     self._step = 0
     block_of_process(batch_size, process_index, process_count)  # reports wrong numbers
-    self._num_parts = process_count if parts is None else parts
-    self._parts = self._open_parts(self._num_parts)
+    self.num_parts = process_count if parts is None else parts
+    self._parts = self._open_parts(self.num_parts)
     self._made: queue.Queue = queue.Queue(AHEAD)
     self._closed = threading.Event()
     self._is_started = False
@@ -244,7 +248,7 @@ class OnlineBatches(Iterator[PackedBatch]):
       "step": self._step,
       "batch_size": self._batch_size,
       "plan": self._plan_sha256,
-      "parts": self._num_parts,
+      "parts": self.num_parts,
       "of_parts": {str(number): part.state() for number, part in self._parts.items()},
     }
 
@@ -266,7 +270,7 @@ class OnlineBatches(Iterator[PackedBatch]):
     for number, part in parts.items():
       check(str(number) in of_parts, "of_parts", [*of_parts], f"a part {number}")
       part.restore(of_parts[str(number)])
-    self._step, self._num_parts, self._parts = step, state["parts"], parts
+    self._step, self.num_parts, self._parts = step, state["parts"], parts
 
   def close(self):
     """Ends the thread. If it is waiting for the stream, it ends with the process."""
@@ -274,7 +278,7 @@ class OnlineBatches(Iterator[PackedBatch]):
 
   def produce(self) -> Iterator[tuple[PackedBatch, list[Position]]]:
     """Batches, each with the positions after it, made in the caller's thread."""
-    number = self._batch_size // self._num_parts
+    number = self._batch_size // self.num_parts
     of_parts = [part.packs(number) for part in self._parts.values()]
     while True:
       try:
@@ -302,9 +306,9 @@ class OnlineBatches(Iterator[PackedBatch]):
     geometry = self._plan.geometry
     opened = {}
     for number in range(index * own, (index + 1) * own):
-      reader = self._reader.part(number, count)
+      reader = self.reader.part(number, count)
       packer = packing.StreamPacker(
-        length=lambda example: int(geometry.sizes(self._reader.length(example))),
+        length=lambda example: int(geometry.sizes(self.reader.length(example))),
         row_length=geometry.capacity,
         max_sequences_per_pack=self._plan.packing_depth,
         shortest=int(geometry.sizes(1)),
@@ -331,7 +335,7 @@ class OnlineBatches(Iterator[PackedBatch]):
 
   def _lay_out(self, packs: list[list[Any]]) -> PackedBatch:
     used = np.arange(self._plan.packing_depth) < np.array([[len(p)] for p in packs])
-    found = self._reader.gather([example for pack in packs for example in pack])
+    found = self.reader.gather([example for pack in packs for example in pack])
 
     def slots(values: np.ndarray, empty: int) -> np.ndarray:
       made = np.full(used.shape, empty, np.int64)

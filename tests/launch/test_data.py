@@ -178,14 +178,15 @@ def test_a_config_that_cannot_be_read_is_refused():
 
 
 @pytest.mark.parametrize(
-  ("shards", "said"),
+  ("shards", "parts", "said"),
   [
-    (8, "Each of 4 processes reads 2 of the 8 shards of hf:a. The run ends when"),
-    (6, "Each of 4 processes reads 1 or 2 of the 6 shards of hf:a. The run ends when"),
-    (1, "hf:a has 1 shard, so each of 4 processes reads all documents and uses one"),
-    (3, "hf:a has 3 shards, so each of 4 processes reads all documents"),
-    (None, "hf:a has no shards, so each of 4 processes reads all documents"),
+    (8, 4, "Each of 4 processes reads 2 of the 8 shards of hf:a. The run ends when"),
+    (6, 4, "Each of 4 processes reads 1 or 2 of the 6 shards of hf:a. The run ends when"),
+    (9, 8, "Each of 4 processes reads 2 or 3 of the 9 shards of hf:a. The run ends when"),
+    (1, 4, "hf:a has 1 shard, so each of 4 processes reads all documents and uses one"),
+    (6, 8, "hf:a has 6 shards, so each of 4 processes reads all documents and uses one"),
+    (None, 4, "hf:a has no shards, so each of 4 processes reads all documents"),
   ],
 )
-def test_how_processes_share_a_stream_is_said(shards, said):
-  assert shared_out("hf:a", shards, 4).startswith(said)
+def test_how_processes_share_a_stream_is_said(shards, parts, said):
+  assert shared_out("hf:a", shards, parts=parts, count=4).startswith(said)
