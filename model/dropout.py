@@ -46,7 +46,9 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
   bits = jax.lax.optimization_barrier(bits)[..., None]
   within = np.arange(_GROUP, dtype=np.uint8).reshape((1,) * x.ndim + (_GROUP,))
   keep = (bits >> within & 1).astype(bool).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
-  return jnp.where(keep, x * jnp.asarray(of / (of - dropped), x.dtype), 0)
+  # In float32, since bfloat16 has 1.109 for 1 / 0.9, which would lower the mean by 0.2 %.
+  wide = x.astype(np.promote_types(x.dtype, np.float32))
+  return jnp.where(keep, (wide * (of / (of - dropped))).astype(x.dtype), 0)
 
 
 def philox(key: jax.Array, counter: jax.Array) -> tuple[jax.Array, ...]:

@@ -1,4 +1,4 @@
-"""Products of linear layers and of the vocabulary.
+"""Products of linear layers, of attention and of the vocabulary.
 
 They have custom gradients; XLA's are slow.
 """
@@ -10,6 +10,7 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def linear_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -71,6 +72,62 @@ def _widened_backward(saved, gradient):
 
 
 _widened_product.defvjp(_widened_forward, _widened_backward)
+
+
+def wide_einsum(equation: str, *arrays: jax.Array) -> jax.Array:
+  """An einsum of arrays of one dtype, in at least float32."""
+  wide = np.promote_types(arrays[0].dtype, np.float32)
+  return jnp.einsum(equation, *arrays, preferred_element_type=wide)
+
+
+@jax.custom_vjp
+def attention_scores(query: jax.Array, key: jax.Array) -> jax.Array:
+  """[B, Q, N, H] and [B, K, N, H] of one dtype -> [B, N, Q, K], in at least float32.
+
+  The gradient is rounded to the dtype of `query` before it is multiplied. JAX's own
+  multiplies float32 with bfloat16, for which CPUs have no instructions.
+  """
+  return wide_einsum("BQNH,BKNH->BNQK", query, key)
+
+
+def _scores_forward(query, key):
+  return attention_scores(query, key), (query, key)
+
+
+def _scores_backward(saved, gradient):
+  query, key = saved
+  gradient = gradient.astype(query.dtype)
+  of_query = wide_einsum("BNQK,BKNH->BQNH", gradient, key)
+  # XLA cannot compute this one on CPUs in bfloat16 if the operands change places.
+  of_key = wide_einsum("BNQK,BQNH->BKNH", gradient, query)
+  return of_query.astype(query.dtype), of_key.astype(key.dtype)
+
+
+attention_scores.defvjp(_scores_forward, _scores_backward)
+
+
+@jax.custom_vjp
+def weighted_values(weights: jax.Array, value: jax.Array) -> jax.Array:
+  """[B, N, Q, K] and [B, K, N, H] of one dtype -> [B, Q, N, H], in at least float32.
+
+  Its gradient is rounded as that of `attention_scores`.
+  """
+  return wide_einsum("BNQK,BKNH->BQNH", weights, value)
+
+
+def _weighted_forward(weights, value):
+  return weighted_values(weights, value), (weights, value)
+
+
+def _weighted_backward(saved, gradient):
+  weights, value = saved
+  gradient = gradient.astype(value.dtype)
+  of_weights = wide_einsum("BQNH,BKNH->BNQK", gradient, value)
+  of_value = wide_einsum("BNQK,BQNH->BKNH", weights, gradient)
+  return of_weights.astype(weights.dtype), of_value.astype(value.dtype)
+
+
+weighted_values.defvjp(_weighted_forward, _weighted_backward)
 
 
 @jax.custom_vjp

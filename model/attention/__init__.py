@@ -26,6 +26,7 @@ from model.attention.kernels import AttentionError, Needs
 from model.config import AttentionSpec, ModelConfig
 from model.dropout import dropout
 from model.masks import near, packed_attention_mask, padding_attention_mask
+from model.products import attention_scores, weighted_values
 from packing.testing import TOLERANCES
 
 
@@ -217,7 +218,7 @@ def dot_product_attention(
   """
   wide = np.promote_types(query.dtype, np.float32)
   query = query / math.sqrt(query.shape[-1])
-  scores = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide)
+  scores = attention_scores(query, key)
   if bias is not None:
     scores += bias.astype(wide)
   scores = jnp.where(mask, scores, jnp.finfo(wide).min)
@@ -226,8 +227,8 @@ def dot_product_attention(
   # Dividing the output, [B, Q, N, H], is cheaper than dividing the weights, [B, N, Q, K].
   total = weights.sum(axis=-1).swapaxes(1, 2)[..., None]
   weights = dropout(weights.astype(value.dtype), dropout_rate, dropout_key)
-  attended = jnp.einsum("BNQK,BKNH->BQNH", weights, value)
-  return (attended.astype(wide) / total).astype(value.dtype)
+  attended = weighted_values(weights, value)
+  return (attended / total).astype(value.dtype)
 
 
 class Choice(NamedTuple):

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model.masks import near
+from model.products import wide_einsum
 
 BLOCK = 64  # tokens
 
@@ -117,10 +118,9 @@ def _forward(reach: Reach, query, key, value, segment_ids):
     weights = jnp.where(allowed, jnp.exp(scores - highest), 0)
     total = weights.sum(-1)
     total = jnp.where(total > 0, total, 1)  # 0 at padding
-    values = keys(value)
-    attended = jnp.einsum("NQK,NKH->NQH", weights.astype(value.dtype), values)
-    attended = attended.astype(inputs.wide) / total[..., None]
-    return attended.astype(value.dtype), highest[..., 0] + jnp.log(total)
+    attended = wide_einsum("NQK,NKH->NQH", weights.astype(value.dtype), keys(value))
+    attended = (attended / total[..., None]).astype(value.dtype)
+    return attended, highest[..., 0] + jnp.log(total)
 
   def step(_, place):
     return None, inputs.switch(attend, visited, place)
@@ -145,11 +145,10 @@ def _backward(reach: Reach, saved, gradient):
     queries = functools.partial(_cut, row=row, start=block * BLOCK, size=BLOCK)
     weights = jnp.where(allowed, jnp.exp(scores - queries(normalisers)[..., None]), 0)
     outer = queries(gradient)
-    products = functools.partial(jnp.einsum, preferred_element_type=inputs.wide)
-    of_weights = products("NQH,NKH->NQK", outer, keys(value))
+    of_weights = wide_einsum("NQH,NKH->NQK", outer, keys(value))
     of_scores = weights * (of_weights - queries(shared)[..., None])
     of_scores = (of_scores * inputs.scale).astype(query.dtype)
-    of_queries = jnp.einsum("NQK,NKH->NQH", of_scores, keys(key))
+    of_queries = wide_einsum("NQK,NKH->NQH", of_scores, keys(key))
     place = row, 0, inputs.first(width, start), 0
 
     def add(sums, part):
@@ -158,9 +157,9 @@ def _backward(reach: Reach, saved, gradient):
 
     weights = weights.astype(value.dtype)
     return (
-      of_queries,
-      add(of_keys, products("NQK,NQH->NKH", of_scores, queries(query))),
-      add(of_values, products("NQK,NQH->NKH", weights, outer)),
+      of_queries.astype(query.dtype),
+      add(of_keys, wide_einsum("NQK,NQH->NKH", of_scores, queries(query))),
+      add(of_values, wide_einsum("NQK,NQH->NKH", weights, outer)),
     )
 
   def step(sums, place):
@@ -231,12 +230,8 @@ class _Inputs(NamedTuple):
     queries = functools.partial(_cut, row=row, start=block * BLOCK, size=BLOCK)
     first, size = self.first(width, start), width * BLOCK
     keys = functools.partial(_cut, row=row, start=first, size=size)
-    scores = jnp.einsum(
-      "NQH,NKH->NQK",
-      queries(self.query) * jnp.asarray(self.scale, self.query.dtype),
-      keys(self.key),
-      preferred_element_type=self.wide,
-    )
+    scaled = queries(self.query) * jnp.asarray(self.scale, self.query.dtype)
+    scores = wide_einsum("NQH,NKH->NQK", scaled, keys(self.key))
     segments = self.segment_ids[:, None]
     of_queries, of_keys = queries(segments)[0][:, None], keys(segments)[0][None]
     allowed = (of_queries == of_keys) & (of_keys > 0)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import BertForPreTraining, attention, bert, blocks, losses, products
+from model import BertForPreTraining, attention, bert, blocks, losses
 from model.attention import kernels
 from model.testing import (
   assert_no_cross_contamination,
@@ -220,58 +220,6 @@ def test_gelu_is_the_exact_one(dtype):
       assert ours.dtype == dtype
       gap = jnp.abs(ours.astype(wide.dtype) - theirs).max()
       assert gap < 8 * float(jnp.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_gradients_of_the_vocabulary_are_those_of_the_plain_product(dtype):
-  def plain(hidden, embedding, bias):
-    return jnp.einsum("BPD,VD->BPV", hidden, embedding) + bias[None, None]
-
-  with jax.enable_x64(dtype == jnp.float64):
-    rng = np.random.default_rng(0)
-    shapes = [(3, 5, 7), (11, 7), (11,), (3, 5, 11)]
-    *given, upstream = (jnp.asarray(rng.standard_normal(s), dtype) for s in shapes)
-    found, back = jax.vjp(products.vocabulary_products, *given)
-    expected, plain_back = jax.vjp(plain, *given)
-    np.testing.assert_array_equal(found, expected)
-    for ours, theirs in zip(back(upstream), plain_back(upstream), strict=True):
-      assert ours.dtype == dtype
-      assert relative_difference(ours, theirs) < 8 * float(jnp.finfo(dtype).eps)
-
-
-@pytest.mark.skipif(
-  not products.multiplies_bfloat16(), reason="needs a CPU with products of bfloat16"
-)
-@pytest.mark.parametrize("shape", [(3, 5, 7, 11), (2, 64, 128, 257), (1, 1, 1, 1)])
-def test_products_of_bfloat16_are_rounded_once(shape):
-  """Linear layers and the vocabulary, with gradients, from sums in float32."""
-  batch, rows, width, out = shape
-  rng = np.random.default_rng(0)
-  shapes = [(batch, rows, width), (width, out), (batch, rows, out)]
-  x, kernel, upstream = (jnp.asarray(rng.standard_normal(s), jnp.bfloat16) for s in shapes)
-
-  def both(x, kernel):
-    linear = products.linear_product(x, kernel)
-    return linear, products.vocabulary_products(x, kernel.T, None)
-
-  def with_gradients(function, x, kernel, upstream):
-    found, back = jax.vjp(function, x, kernel)
-    return found, *back((upstream, upstream))
-
-  def plain(x, kernel):
-    return (jnp.einsum("BPI,IO->BPO", x, kernel),) * 2
-
-  found = jax.jit(with_gradients, static_argnums=0)(both, x, kernel, upstream)
-  wide = (array.astype(jnp.float32) for array in (x, kernel, upstream))
-  expected = with_gradients(plain, *wide)
-  assert {array.dtype for array in jax.tree.leaves(found)} == {jnp.dtype("bfloat16")}
-  jax.tree.map(
-    lambda ours, theirs: np.testing.assert_allclose(
-      ours, theirs, rtol=2e-2, atol=1e-2 * float(jnp.abs(theirs).max())
-    ),
-    found,
-    expected,
-  )
 
 
 @pytest.mark.slow

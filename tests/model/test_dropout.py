@@ -18,6 +18,16 @@ def test_the_rate_is_kept_and_the_mean_too(shape, rate):
   np.testing.assert_allclose(found[kept], 1 / (1 - rate), rtol=2e-4)
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.15])
+def test_the_mean_is_kept_in_bfloat16(rate):
+  """1 / 0.9 is 0.16 % lower in bfloat16."""
+  x = jax.random.uniform(jax.random.key(0), (512, 1024), minval=1, maxval=2)
+  x = x.astype(jnp.bfloat16)
+  found = np.asarray(dropout(x, rate, KEY), np.float64)
+  kept = np.asarray(x, np.float64)[found > 0]
+  assert found.sum() / kept.sum() == pytest.approx(1 / (1 - rate), rel=2e-4)
+
+
 def test_numbers_are_dropped_independently():
   """Of neighbours in each direction, and of masks with other keys."""
   mask = np.asarray(dropout(jnp.ones((256, 512)), 0.5, KEY)) > 0
