@@ -36,10 +36,14 @@ def add_picture(parser: Parser):
   )
 
 
+def default_dtype() -> str:
+  """The dtype that a benchmark computes in on this machine's device."""
+  return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
 def add_dtype(parser: Parser):
   """Adds the option `--dtype` of the computation."""
-  default = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-  add(parser, "--dtype", default, "of the computation", choices=DTYPES)
+  add(parser, "--dtype", default_dtype(), "of the computation", choices=DTYPES)
 
 
 def add_size(parser: Parser, default: str = "mini"):

@@ -4,24 +4,24 @@
     python -m benchmarks.training --size base --sequences 16 --batch-size 4 --rounds 2
     python -m benchmarks.training --ways packed,padded,unpadded --json results/training.json
     python -m benchmarks.training --family modern_bert --histogram wikipedia_1024
+    python -m benchmarks.training --ways packed,unpadded --dtypes float32,bfloat16
     python -m benchmarks.training --size base --batch-size 64 --sequences 512   on a GPU
 
-Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens
-are masked, and for a BERT each sequence has a next-sentence label. All ways start from
-the same weights, with AdamW, one dtype and no dropout. In each round, each way trains on
-every sequence twice, in random order of all: its steps queued one after another, with one
-wait at the end, and each step by itself, awaited. On a CPU PyTorch's steps are done when
-they return, so its two times differ by chance alone. The first round is not counted; ratios
-are taken per round, of queued steps or of awaited ones. Before the rounds, each way takes
-two steps on a few sequences: equal losses show that all ways do the same work. The time of
-a step includes the transfer of the arrays to the device, but not making them. Processor
-time of all threads is reported beside wall-clock time. Other programs affect it less, but
-threads of a pool that spin while they wait count as working. Freed memory is kept for the
-next step, for all ways (training/memory.py).
+Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens are
+masked, and for a BERT each sequence has a next-sentence label. All ways start from the same
+weights, with AdamW and without dropout; each runs in every dtype. In each round, each way
+trains on every sequence twice, in random order of all: its steps queued one after another,
+with one wait at the end, and each step by itself, awaited. On a CPU PyTorch's steps are
+done when they return, so its two times differ by chance alone. The first round is not
+counted; ratios are taken per round, of queued steps or of awaited ones. Before the rounds,
+each way takes two steps on a few sequences: equal losses show that all ways do the same
+work. The time of a step includes the transfer of the arrays to the device, but not making
+them. Processor time of all threads is reported beside wall-clock time. Other programs
+affect it less, but threads of a pool that spin while they wait count as working. Freed
+memory is kept for the next step, for all ways (training/memory.py).
 
-Peers are Hugging Face's BERT or ModernBERT in PyTorch, on the CPU, in the same dtype
-(bfloat16 by `torch.autocast`); `make reference` installs them. They are left out with any
-other device.
+Peers are Hugging Face's BERT or ModernBERT in PyTorch, on the CPU, in bfloat16 by
+`torch.autocast`; `make reference` installs them. They are left out with any other device.
 """
 
 from __future__ import annotations
@@ -119,27 +119,32 @@ def make_learners(
   """
   learners: dict[str, Any] = {}
   params = Ours(config).params
-  peer = None
+  peers: dict[str, Any] = {}
   for key in keys:
-    name, implementation = split(key)
+    name, implementation, dtype = split(key)
     if name in PEERS:
       from benchmarks.hugging_face import Computation  # an extra
 
-      peer = peer or _hugging_face(config, params, threads)
-      learners[key] = Computation(peer, PEERS[name][2])
+      dtype = dtype or config.dtype.name
+      peers[dtype] = peers.get(dtype) or _hugging_face(config, params, threads, dtype)
+      learners[key] = Computation(peers[dtype], PEERS[name][2])
     else:  # a program for each way, so that each pays for its own compilations
-      own = dataclasses.replace(config, attention_impl=implementation)
-      learners[key] = Ours(own, params)
+      learners[key] = Ours(_own(config, implementation, dtype), params)
   return learners
 
 
-def _hugging_face(config: EncoderConfig, params, threads: int | None):
+def _own(config: EncoderConfig, implementation: str, dtype: str) -> EncoderConfig:
+  dtype = dtype or config.dtype.name
+  return dataclasses.replace(config, attention_impl=implementation, dtype=jnp.dtype(dtype))
+
+
+def _hugging_face(config: EncoderConfig, params, threads: int | None, dtype: str):
   from benchmarks.hugging_face import HuggingFace  # an extra
 
   with tempfile.TemporaryDirectory() as folder:
     exported = pathlib.Path(folder) / "exported"
     hf.export_model(config, params, exported)
-    return HuggingFace(exported, threads=threads)
+    return HuggingFace(exported, threads=threads, dtype=dtype)
 
 
 def not_run(
@@ -148,11 +153,11 @@ def not_run(
   """For ways that cannot run here, the reason by key."""
   reasons = {}
   for key in keys:
-    name, implementation = split(key)
+    name, implementation, dtype = split(key)
     if name in PEERS:
       reason = _why_no_peers(device)
     else:
-      own = dataclasses.replace(config, attention_impl=implementation)
+      own = _own(config, implementation, dtype)
       row_lengths = {row_length for _, row_length in sample.batches[WAYS[name][1]]}
       why = (why_not(own, row_length) for row_length in sorted(row_lengths))
       reason = next(filter(None, why), "")
@@ -213,7 +218,7 @@ def _first_steps(
   learner, name: str, sample: Sample, counter: CompilationCounter
 ) -> tuple[list, dict]:
   """Compiles every shape; returns the batches, and the numbers of the first steps."""
-  layout = WAYS[split(name)[0]][1]
+  layout = WAYS[split(name).name][1]
   step_name = getattr(learner, "step_name", "")  # PyTorch compiles nothing here
   compiled, began = counter.count(step_name), time.perf_counter()
   few = sample.check_batch(layout)
@@ -246,13 +251,20 @@ def main(arguments: list[str] | None = None):
   add_some(parser, "--ways", WAYS)
   known, about = some_of(IMPLEMENTATIONS), "attention of our ways"
   add(parser, "--attention-impls", list(MEASURED), about, type=known)
-  command.add_dtype(parser)
+  parser.add_argument(
+    "--dtypes",
+    type=some_of(command.DTYPES),
+    default=[command.default_dtype()],
+    metavar="NAMES",
+    help=f"of the computation, some of {','.join(command.DTYPES)} "
+    "(default: float32 on a CPU, else bfloat16)",
+  )
   parser.add_argument(
     "--threads", type=positive, help="PyTorch's threads (default: PyTorch's choice)"
   )
   options = parser.parse_args(arguments)
   histogram = packing.load_histogram(options.histogram)
-  longest, dtype = histogram.max_sequence_length, jnp.dtype(options.dtype)
+  longest, dtype = histogram.max_sequence_length, jnp.dtype(options.dtypes[0])
   try:
     config = make_config(options.size, longest=longest, family=options.family, dtype=dtype)
     sample = draw(
@@ -266,7 +278,7 @@ def main(arguments: list[str] | None = None):
   versions = [f"{x} {importlib.metadata.version(x)}" for x in NEEDED if x not in missing()]
   machine = ", ".join([machine_and_device(), *versions])
   print(machine, flush=True)
-  keys = expand(options.ways, options.attention_impls)
+  keys = expand(options.ways, options.attention_impls, options.dtypes)
   reasons = not_run(config, keys, sample, device=jax.devices()[0])
   running = [key for key in keys if key not in reasons]
   if not running:
@@ -282,16 +294,16 @@ def main(arguments: list[str] | None = None):
   command.write(options, machine, tables=tables, ways=measured, not_run=reasons)
   name = "BERT" if isinstance(config, BertConfig) else "ModernBERT"
   print(
-    f"\n{name}-{options.size}, {options.dtype}, AdamW; {lengths.size} sequences of "
+    f"\n{name}-{options.size}, {dtype.name}, AdamW; {lengths.size} sequences of "
     f"{options.histogram}, {lengths.mean():.1f} tokens on average; "
     f"{options.batch_size} sequences a step, or {options.batch_size // 2} rows of packs; "
     f"{options.rounds} rounds\n"
   )
   print(record_table(tables["ways"], left=["way"]))
   ours = [
-    {"attention": split(key)[1], "not_run": reason}
+    {"attention": split(key).implementation, "not_run": reason}
     for key, reason in reasons.items()
-    if split(key)[0] not in PEERS
+    if split(key).name not in PEERS
   ]
   packs = sum(len(ids) for ids, _ in sample.batches["packs"])
   for text in (

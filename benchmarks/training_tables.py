@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.command import DTYPES
 from benchmarks.sample import BUCKETS
 from lab.statistics import quartiles, ratio, spread
 
@@ -35,29 +37,45 @@ PARTS = (
 )
 
 
-def expand(names: Iterable[str], implementations: Sequence[str]) -> list[str]:
-  """A key for each way; our ways have one for each implementation of attention.
+class Key(NamedTuple):
+  """What stands in the key of a measured way; "" for the first dtype of a run."""
+
+  name: str
+  implementation: str = "xla"
+  dtype: str = ""
+
+
+def expand(
+  names: Iterable[str], implementations: Sequence[str], dtypes: Sequence[str]
+) -> list[str]:
+  """A key for each way and dtype; our ways have one for each implementation of attention.
 
   Example:
-    >>> expand(["packed", "padded"], ["xla", "splash"])
+    >>> expand(["packed", "padded"], ["xla", "splash"], ["float32"])
     ['packed', 'packed splash', 'padded']
+    >>> expand(["packed", "padded"], ["xla"], ["float32", "bfloat16"])
+    ['packed', 'packed bfloat16', 'padded', 'padded bfloat16']
   """
   return [
-    name if implementation == "xla" else f"{name} {implementation}"
+    " ".join(filter(None, (name, implementation.removeprefix("xla"), dtype)))
     for name in names
     for implementation in (implementations if name in OURS else ["xla"])
+    for dtype in ("", *dtypes[1:])
   ]
 
 
-def split(key: str) -> tuple[str, str]:
-  """The way of a key, and its implementation of attention.
+def split(key: str) -> Key:
+  """What `expand` put together.
 
   Example:
-    >>> split("packed"), split("packed splash")
-    (('packed', 'xla'), ('packed', 'splash'))
+    >>> split("packed")
+    Key(name='packed', implementation='xla', dtype='')
+    >>> split("packed splash bfloat16")
+    Key(name='packed', implementation='splash', dtype='bfloat16')
   """
-  name, _, implementation = key.partition(" ")
-  return name, implementation or "xla"
+  name, *rest = key.split(" ")
+  dtype = rest.pop() if rest and rest[-1] in DTYPES else ""
+  return Key(name, *(rest or ["xla"]), dtype)
 
 
 def way_rows(
@@ -75,8 +93,10 @@ def way_rows(
   base = "padded" if "padded" in measured else next(iter(measured))
   records = []
   for key in keys:
-    name, implementation = split(key)
-    title = WAYS[name][0] + ("" if implementation == "xla" else f", {implementation}")
+    name, implementation, dtype = split(key)
+    title = ", ".join(
+      filter(None, (WAYS[name][0], implementation.removeprefix("xla"), dtype))
+    )
     if key not in measured:
       if name in PEERS:
         records.append({"way": title, _rate_title(KINDS[0]): not_run[key]})

@@ -95,6 +95,26 @@ def test_peers_take_the_same_first_steps_and_the_parts_make_the_whole(sample, to
 
 
 @pytest.mark.extra("torch", "transformers")
+def test_each_way_computes_in_its_dtype(sample, torch):
+  """Losses in bfloat16 are near those in float32, and differ."""
+  config = packs.small_config(
+    vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH, initializer_range=0.2
+  )
+  ways, dtypes = ["unpacked", "masked", "unpadded"], ["float32", "bfloat16"]
+  keys = training_tables.expand(ways, ["xla"], dtypes)
+  measured = training.measure(
+    training.make_learners(config, keys, threads=1), sample, rounds=1
+  )
+  exact = measured["unpacked"]["losses"][0]
+  for key in keys:
+    gap = abs(measured[key]["losses"][0] - exact)
+    if training_tables.split(key).dtype == "bfloat16":
+      assert 1e-5 < gap < 0.05, key
+    else:
+      assert gap < 2e-6, key
+
+
+@pytest.mark.extra("torch", "transformers")
 def test_queued_steps_are_awaited_at_the_end_and_awaited_ones_each(sample):
   config = packs.small_config(vocab_size=VOCAB_SIZE, max_position_embeddings=ROW_LENGTH)
   learners = training.make_learners(config, ["packed", "padded"], threads=1)
@@ -127,7 +147,7 @@ def test_queued_steps_are_awaited_at_the_end_and_awaited_ones_each(sample):
 def test_a_short_run_has_a_row_for_every_way(tmp_path, capsys, torch, family, name):
   written = tmp_path / "new" / "training.json"
   options = "--size=tiny --histogram=wikipedia_128 --sequences=16 --batch-size=4 --rounds=1"
-  options += " --ways=packed,sorted_masked --attention-impls=xla,cudnn --dtype=float32"
+  options += " --ways=packed,sorted_masked --attention-impls=xla,cudnn --dtypes=float32"
   options += f" --family={family}"
   training.main([*options.split(), "--threads=1", f"--json={written}"])
   assert torch.get_num_threads() == 1
