@@ -16,7 +16,7 @@ help:
 	@echo "make test    run the quick tests (a few minutes)"
 	@echo "make test-all  run every test"
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
-	@echo "make lint    check style and types"
+	@echo "make lint    check style, imports and types"
 	@echo "make bench   time packer, loader, inference and training, beside peers that are installed"
 	@echo "make balance  how long devices wait, packed and un-padded (5 minutes), into results/balance"
 	@echo "make ablations  train without the mask, the position reset, both (14 minutes)"
@@ -38,7 +38,7 @@ soak: .venv/installed
 	@$(BIN)/python -m tests.soak
 
 lint: .venv/installed
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo --cache-dir .cache/imports && $(BIN)/mypy .
 
 bench: .venv/installed
 	@mkdir -p results

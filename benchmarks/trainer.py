@@ -46,7 +46,6 @@ from lab.machine import machine
 from lab.options import add, run
 from lab.statistics import (
   mean_and_sd,
-  paired_difference,
   quartiles,
   ratio,
   same_score,
@@ -54,6 +53,7 @@ from lab.statistics import (
 )
 from lab.table import record_table
 from launch.record.progress import Progress
+from launch.sweep.pairs import paired_difference
 
 TASKS = {  # by name: folder in glue/, columns of sentences, column of the label
   "sst2": ("SST-2", ("sentence",), "label"),

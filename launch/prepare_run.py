@@ -25,6 +25,7 @@ from launch.plans import KEPT, kept_plan, row_lengths
 from launch.recipe.adjustment import Recipe, resolve
 from launch.recipe.table import table
 from launch.record.flops import Cost, attended_pairs, peak_of, training_flops
+from launch.record.version import code_version
 from launch.settings import RunSettings
 from launch.shares import count_shares, shares_line
 from model import ModelConfig, weights
@@ -57,6 +58,7 @@ class TrainingRun:
   computation: computation.Computation
   stored: weights.StoredModel | None  # the weights to start from; None: at random
   pooling: Pooling | None  # of the vectors of pairs
+  code: dict[str, str | None]  # from `code_version`
 
   @property
   def head(self) -> str:
@@ -280,4 +282,5 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     computation=computed,
     stored=stored,
     pooling=pooling,
+    code=processes.on_first(code_version),
   )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -72,6 +73,8 @@ def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
     "cores": len(cores()),  # the same bits need as many, on a CPU
     "processes": jax.process_count(),
     "device_shares": run.shares,
+    **run.code,
+    "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     "jax": jax.__version__,
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
   }

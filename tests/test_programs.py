@@ -1,5 +1,6 @@
 """train.py and eval.py as whole programs, in processes of their own."""
 
+import datetime
 import json
 import resource
 import shutil
@@ -49,6 +50,11 @@ def test_a_run_leaves_everything_that_the_contract_names(finished):
     assert (workdir / "plots" / picture).read_bytes().startswith(b"\x89PNG")
   assert list((workdir / "tensorboard").glob("events*"))
   assert "packing factor" in output
+  assert summary["version"] == packing.__version__
+  assert "commit" in summary  # None outside a checkout
+  finished_at = datetime.datetime.fromisoformat(summary["finished"])
+  age = datetime.datetime.now(datetime.UTC) - finished_at
+  assert 0 <= age.total_seconds() < 3600
 
 
 def test_a_run_describes_its_model(folder, finished):

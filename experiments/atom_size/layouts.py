@@ -22,8 +22,9 @@ from experiments.atom_size.perplexities import (
 )
 from experiments.atom_size.runs import CONCAT, ISOLATED, PACKED, PADDING, PADDING_ALL
 from lab.exhibits import Exhibit, Part, Statement
-from lab.statistics import larger, mean_and_sd, paired_difference, quartiles
+from lab.statistics import larger, mean_and_sd, quartiles
 from lab.table import table
+from launch.sweep.pairs import paired_difference
 
 TIMED = {
   CONCAT: "concat",

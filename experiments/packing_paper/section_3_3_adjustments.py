@@ -28,9 +28,10 @@ from experiments.packing_paper.curves import arms as curves
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import comparison, mean_difference
 from lab.exhibits import Exhibit, Part
-from lab.statistics import LEVEL, MARGIN, larger, paired
+from lab.statistics import LEVEL, MARGIN, larger
 from lab.studies.paired_run import held_out
 from lab.studies.study import Arm, ByArm, Study
+from launch.sweep.pairs import paired
 
 SEEDS, FIRST_SEED = 8, 9  # seeds 9 to 16; earlier ones were seen
 ADJUSTMENTS = ("reduce_batch", "none", "lr_sqrt", "lamb_betas")

@@ -36,7 +36,7 @@ from launch.settings import RunSettings
 from launch.sweep import jobs
 from launch.sweep import picture as sweep_picture
 from launch.sweep.file import Run, Sweep, load_sweep
-from launch.sweep.table import BASELINES, COLUMNS, pooled, table
+from launch.sweep.table import BASELINES, COLUMNS, differences, pooled, table
 from packing import InputError
 from packing.commands.program import Parser, fail, positive
 from packing.files import write_json, write_text
@@ -140,11 +140,17 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
 
 def described(arms: Sequence[Mapping]) -> str:
   """The table of the results of `tabulate`, in Markdown, with what it shows."""
-  return (
+  text = (
     "Held-out results at the end: mean ± standard deviation of n runs. "
     "Most-frequent\nbaseline: the score of always predicting that token, or label."
     f"\n\n{table(arms)}"
   )
+  if compared := differences(arms):
+    text += (
+      f"\n\nHow much more than {arms[0]['arm']}, in runs with the same seed: mean and "
+      f"95 % interval.\n\n{compared}"
+    )
+  return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -185,14 +191,21 @@ def main(arguments: list[str] | None = None) -> int:
       failures: dict[str, str] = {}
     else:
       queue = [make_job(sweep, run, folder / run.name, fields) for run in sweep.runs]
-      failures = jobs.run_all(queue, jobs=options.jobs)
+      try:
+        failures = jobs.run_all(queue, jobs=options.jobs)
+      except KeyboardInterrupt:
+        write(folder, tabulate(sweep, folder, {}), {})
+        raise
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
       write(folder, arms, failures)
   except (InputError, OSError) as error:
     return fail(2, str(error))
   except KeyboardInterrupt:
-    print("Stopped. Run the same command again to continue.", file=sys.stderr)
+    told = "Stopped. Run the same command again to continue."
+    if (folder / "sweep.md").exists():
+      told = f"{folder / 'sweep.md'} has what is finished. {told}"
+    print(told, file=sys.stderr)
     return 130
   if options.json:
     print(json.dumps({"workdir": str(folder), "arms": arms}))

@@ -1,4 +1,4 @@
-"""The table of a sweep: the result of each arm."""
+"""The tables of a sweep: the result of each arm, and its difference from the first arm."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from launch.sweep.pairs import Difference, paired
 
 # Columns, by field of summary.json: the title, and how a value is shown.
 COLUMNS = {
@@ -24,6 +26,10 @@ BASELINES = {
   "eval_mlm_accuracy": "unigram_mlm_accuracy",
   "eval_nsp_accuracy": "nsp_majority_accuracy",
 }
+
+
+# Columns that arms are compared in, by pairs of runs with the same seed.
+_COMPARED = [name for name in COLUMNS if name.startswith(("best_", "eval_"))]
 
 
 def pooled(values: Sequence[float]) -> dict[str, Any]:
@@ -54,6 +60,51 @@ def table(arms: Sequence[Mapping]) -> str:
   return _markdown(titles, lines)
 
 
+def differences(arms: Sequence[Mapping]) -> str:
+  """How much each arm has more than the first, in Markdown: mean and 95 % interval.
+
+  Runs with the same seed are compared, and finished ones only. "" without two such pairs.
+  """
+  first, *others = arms
+  rows = []
+  for arm in others:
+    pairs = _pairs(arm, first)
+    of_columns = {
+      name: paired([a[name] for a, _ in pairs], [b[name] for _, b in pairs])
+      for name in _COMPARED
+      if len(pairs) > 1 and all(name in figures for pair in pairs for figures in pair)
+    }
+    if of_columns:
+      head = [str(value) for value in arm["point"].values()], str(len(pairs))
+      rows.append((head, of_columns))
+  names = [name for name in _COMPARED if any(name in found for _, found in rows)]
+  if not names:
+    return ""
+  lines = [[*first["point"], "pairs", *(COLUMNS[name][0] for name in names)]]
+  for (point, number), found in rows:
+    cells = [
+      _difference(found[name], COLUMNS[name][1]) if name in found else "" for name in names
+    ]
+    lines.append([*point, number, *cells])
+  return _aligned(lines, left=len(first["point"]))
+
+
+def _pairs(arm: Mapping, first: Mapping) -> list[tuple[Mapping, Mapping]]:
+  """The figures of the runs that both arms have finished, by seed."""
+  by_seed = [
+    {run["fields"].get("seed"): run["figures"] for run in x["runs"] if run["finished"]}
+    for x in (arm, first)
+  ]
+  return [(by_seed[0][seed], by_seed[1][seed]) for seed in by_seed[0] if seed in by_seed[1]]
+
+
+def _difference(difference: Difference, form: str) -> str:
+  """Such as `+0.0100 (-0.0050 to +0.0250)`."""
+  signed = form.replace("{:", "{:+")
+  mean, low, high = (signed.format(x) for x in (difference.mean, *difference.interval()))
+  return f"{mean} ({low} to {high})"
+
+
 def _markdown(titles: Sequence[str], lines: Sequence[tuple[list[str], Mapping]]) -> str:
   """A table, from lines of the first cells and of figures."""
   columns = {k: v for k, v in COLUMNS.items() if any(k in row for _, row in lines)}
@@ -68,15 +119,20 @@ def _markdown(titles: Sequence[str], lines: Sequence[tuple[list[str], Mapping]])
           cell += f" ± {form.format(row[name]['sd'])}"
       cells.append(cell)
     rows.append(cells)
+  return _aligned(rows, left=len(titles))
+
+
+def _aligned(rows: Sequence[Sequence[str]], *, left: int) -> str:
+  """A Markdown table; all columns but the first are aligned on the right."""
   widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
   texts = [
     "| " + " | ".join(
-      cell.ljust(width) if i < len(titles) else cell.rjust(width)
+      cell.ljust(width) if i < left else cell.rjust(width)
       for i, (cell, width) in enumerate(zip(row, widths, strict=True))
     ) + " |"
     for row in rows
   ]  # fmt: skip
   rule = "|".join(
-    "-" * (width + 1) + ("-" if i < len(titles) else ":") for i, width in enumerate(widths)
+    "-" * (width + 1) + ("-" if i < left else ":") for i, width in enumerate(widths)
   )
   return "\n".join([texts[0], f"|{rule}|", *texts[1:]])

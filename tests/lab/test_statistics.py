@@ -13,10 +13,10 @@ from lab.statistics import (
   judge,
   larger,
   not_more,
-  paired,
   reaches,
   throughout,
 )
+from launch.sweep.pairs import paired
 
 BASE = [2.0, 2.1, 2.2]
 NEAR = [2.001, 2.099, 2.201]

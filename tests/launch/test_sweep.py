@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.stats
 from matplotlib.colors import to_rgba
 
 from launch import workdir
@@ -224,6 +225,28 @@ def test_seeds_are_pooled_and_what_failed_is_told(tmp_path):
   assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_arms_are_compared_with_the_first_in_pairs_of_seeds(tmp_path):
+  """Seed 1 of the second arm is not finished, so its pair does not count."""
+  swept = make_sweep(tmp_path, grid=GRID)
+  scores = {"segment": [0.5, 0.9, 0.6], "none": [0.3, None, 0.5]}
+  for run in swept.runs:
+    score = scores[run.settings.model.config.attention_mask][run.settings.seed]
+    if score is not None:
+      finish(tmp_path, run, score)
+  arms = sweep.tabulate(swept, tmp_path, {})
+  header, _, row = sweep_table.differences(arms).splitlines()
+  expected = scipy.stats.ttest_1samp([-0.2, -0.1], 0).confidence_interval(0.95)
+  told = f"-15.00% ({expected.low:+.2%} to {expected.high:+.2%})"
+  titles, cells = (
+    [cell.strip() for cell in line.strip("|").split("|")] for line in (header, row)
+  )
+  assert titles == ["attention_mask", "pairs", "masked-token accuracy"]
+  assert cells == ["none", "2", told]
+  assert sweep_table.differences(arms) in sweep.described(arms)
+  alone = sweep.tabulate(make_sweep(tmp_path, grid=GRID | {"seed": [0]}), tmp_path, {})
+  assert not sweep_table.differences(alone)  # one pair has no interval
+
+
 def test_the_baseline_is_the_last_row(tmp_path):
   swept = make_sweep(tmp_path, grid=GRID | {"model.position_reset": [True]})
   for run, unigram in zip(swept.runs, (0.05, 0.07), strict=False):
@@ -375,7 +398,11 @@ def test_an_interrupted_sweep_takes_its_run_along(folder, tmp_path):
   process.send_signal(signal.SIGTERM)
   _, told = process.communicate(timeout=300)
   assert process.returncode == 130
-  assert told.splitlines()[-1] == "Stopped. Run the same command again to continue."
+  written = tmp_path / "runs" / "sweep.md"
+  assert told.splitlines()[-1] == (
+    f"{written} has what is finished. Stopped. Run the same command again to continue."
+  )
+  assert "| none " in written.read_text()
   assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
 
 

@@ -30,12 +30,12 @@ from lab.statistics import (
   LEVEL,
   equivalent,
   larger,
-  paired_difference,
   reaches,
   throughout,
 )
 from lab.studies.paired_run import EARLY, EARLY_SHARE, held_out
 from lab.studies.study import ByArm, Results
+from launch.sweep.pairs import paired_difference
 
 SPREAD_MARGIN = 0.05  # of the standard deviation of the sequences in a step
 TARGET = 3  # times the accuracy of always predicting the most frequent token

@@ -9,10 +9,11 @@ import numpy as np
 from experiments.packing_paper.curves import pictures
 from lab import report
 from lab.exhibits import Exhibit, Part
-from lab.statistics import mean_and_sd, paired_difference
+from lab.statistics import mean_and_sd
 from lab.studies.paired_run import held_out
 from lab.studies.study import ByArm, Results
 from launch.parts import ADJUSTMENTS
+from launch.sweep.pairs import paired_difference
 
 _BY_LENGTH = "mlm_accuracy_by_length"
 NAMES = {
