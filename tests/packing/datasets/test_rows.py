@@ -1,4 +1,4 @@
-"""Datasets of Hugging Face: every example once, with epochs and workers."""
+"""Datasets of Hugging Face: formats, views, workers; see also test_adapters.py."""
 
 from typing import Any
 
@@ -13,7 +13,6 @@ from tests.packing.examples import (
   ROW,
   assert_equal,
   every_token_once,
-  neighbours,
 )
 
 datasets = pytest.importorskip("datasets")
@@ -34,23 +33,10 @@ def rows_of(packs, width):
 # ---- a plan --------------------------------------------------------------------------
 
 
-def test_records_are_the_rows_of_make_rows():
-  (seed,) = np.random.SeedSequence([5, 2]).generate_state(1)
-  packs = [[EXAMPLES[i] for i in pack] for pack in PLAN.assign(LENGTHS, seed=int(seed))]
-  assert_equal(
-    pack_dataset(DATASET, PLAN, seed=5, epoch=2), rows_of(packs, PLAN.packing_depth)
-  )
-
-
-def test_each_epoch_has_every_example_once_with_other_neighbours(tmp_path):
+def test_a_stored_dataset_gives_the_rows_of_one_in_memory(tmp_path):
   DATASET.save_to_disk(tmp_path)
   stored = datasets.load_from_disk(tmp_path)
-  epochs = [pack_dataset(stored, PLAN, epoch=epoch) for epoch in (0, 1, 0)]
-  for rows in epochs:
-    every_token_once(rows)
-  assert_equal(epochs[0], epochs[2])
-  assert neighbours(epochs[0]) != neighbours(epochs[1])
-  assert neighbours(epochs[0]) != neighbours(pack_dataset(stored, PLAN, seed=1))
+  assert_equal(pack_dataset(stored, PLAN), pack_dataset(DATASET, PLAN))
 
 
 def test_rows_can_be_shuffled_sharded_and_read_in_batches():
@@ -110,14 +96,8 @@ def test_workers_of_a_loader_read_rows():
 
 
 def test_what_cannot_be_packed_is_refused():
-  with pytest.raises(packing.InputError, match="lengths"):
-    pack_dataset(DATASET.select(range(60)), PLAN)
-  with pytest.raises(packing.InputError, match="epoch"):
-    pack_dataset(DATASET, PLAN, epoch=-1)
   with pytest.raises(packing.InputError, match=r"use packing\.torch\.PackedIterable"):
     pack_dataset(DATASET.to_iterable_dataset(), PLAN)
-  with pytest.raises(packing.InputError, match="no input_ids"):
-    pack_dataset(DATASET.rename_column("input_ids", "tokens"), PLAN)
   text = DATASET.add_column("text", ["words"] * 61)
   with pytest.raises(packing.InputError, match="text is 'words'; expected one number"):
     pack_dataset(text, PLAN)[0]
@@ -133,7 +113,6 @@ def test_what_cannot_be_packed_is_refused():
     ({"input_ids": [None]}, "'input_ids' of the dataset is null; expected tokens in"),
     ({"input_ids": []}, "'input_ids' of the dataset is null; expected tokens in"),
     ({"input_ids": [[1], None]}, "has 1 missing values"),
-    ({"input_ids": [[5, 6, 0]], "attention_mask": [[1, 1, 0]]}, "padding=False"),
   ],
 )
 def test_columns_that_are_not_lists_of_tokens_are_refused(columns, message):

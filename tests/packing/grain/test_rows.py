@@ -1,10 +1,9 @@
-"""Rows in Grain: every example once, with epochs, shards, workers and checkpoints."""
+"""Rows in Grain: epochs, shards, workers and checkpoints; see also test_adapters.py."""
 
 import itertools
 import json
 import pickle
 
-import numpy as np
 import pytest
 
 import packing
@@ -13,12 +12,10 @@ from tests.packing.examples import (
   LENGTHS,
   OPTIONS,
   PLAN,
-  ROW,
   assert_equal,
   every_token_once,
   neighbours,
 )
-from tests.packing.killed import resumed
 
 grain = pytest.importorskip("grain")
 from absl import flags  # noqa: E402
@@ -38,21 +35,6 @@ def make_stream(examples=EXAMPLES, **more):
 
 
 # ---- a plan --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("more", [{}, {"length_multiple": 4, "separator_tokens": 1}])
-def test_a_row_is_that_of_make_rows(more):
-  plan = packing.pack(LENGTHS, max_sequence_length=20, max_sequences_per_pack=3, **more)
-  (seed,) = np.random.SeedSequence([5, 2]).generate_state(1)
-  packs = [[EXAMPLES[i] for i in pack] for pack in plan.assign(LENGTHS, seed=int(seed))]
-  batch = packing.make_rows(packs, 20, max_sequences=plan.packing_depth, **more)
-  rows = PackedMapDataset(EXAMPLES, plan, seed=5).repeat(3)
-  for number in range(len(plan.assign(LENGTHS, seed=0))):
-    assert_equal(
-      [rows[2 * plan.num_packs + number]], [{k: x[number] for k, x in batch.items()}]
-    )
-  assert batch["score"].dtype == np.float32
-  assert {"labels", "cls_positions", "sequence_mask", "token_type_ids"} < batch.keys()
 
 
 def test_each_epoch_has_every_example_once_with_other_neighbours():
@@ -98,37 +80,7 @@ def test_an_index_from_the_end_is_refused_since_rows_repeat():
       rows[-1]
 
 
-def test_padding_is_not_packed_as_text():
-  padded = [{"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}]
-  with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
-    PackedMapDataset(padded, packing.pack([3], max_sequence_length=4))
-  with pytest.raises(packing.InputError, match="Tokenize with padding=False"):
-    list(make_stream(padded))
-
-
-def test_a_wrong_plan_is_refused():
-  with pytest.raises(packing.InputError, match="lengths"):
-    PackedMapDataset(EXAMPLES[1:], PLAN)
-  with pytest.raises(packing.InputError, match="Example 0 has no input_ids; found"):
-    PackedMapDataset([{"tokens": [1]}], packing.pack([1], max_sequence_length=1))
-  with pytest.raises(packing.InputError, match="lengths"):
-    make_rows(lengths=LENGTHS[::-1] // 2 + 1)
-  with pytest.raises(packing.InputError, match="seed"):
-    make_rows(seed=-1)
-
-
 # ---- a stream ------------------------------------------------------------------------
-
-
-def test_a_stream_comes_whole_in_the_rows_of_make_rows():
-  rows = list(make_stream())
-  every_token_once(rows)
-  packer = packing.StreamPacker(**OPTIONS)
-  for example in EXAMPLES:
-    packer.add(example)
-  packer.flush()
-  batch = packing.make_rows(list(packer.take()), ROW, max_sequences=3)
-  assert_equal(rows, [{k: x[i] for k, x in batch.items()} for i in range(len(rows))])
 
 
 def test_shards_of_a_stream_have_every_example_once():
@@ -141,14 +93,6 @@ def test_single_values_need_a_fixed_number_of_places():
     list(make_stream(max_sequences_per_pack=None))
   tokens = [{"input_ids": example["input_ids"]} for example in EXAMPLES]
   every_token_once(make_stream(tokens, max_sequences_per_pack=None))
-
-
-def test_a_state_of_another_stream_is_refused():
-  state = iter(make_stream()).get_state()
-  with pytest.raises(packing.InputError, match="open_packs is 5; expected 4, as in"):
-    iter(make_stream(open_packs=5)).set_state(state)
-  with pytest.raises(packing.InputError, match="found another"):
-    iter(make_stream()).set_state({"next_index": 3})
 
 
 # ---- both ----------------------------------------------------------------------------
@@ -235,25 +179,3 @@ def test_workers_give_every_example_once_and_resume(pipeline):
   after.set_state(state)
   assert_equal(after, tail)
   after.close()
-
-
-READER = """
-import grain
-import numpy as np
-from packing.grain import PackedIterDataset
-
-rng = np.random.default_rng(0)
-examples = [
-  {"input_ids": [n] * int(rng.integers(1, 18)), "score": n / 8} for n in range(1, 401)
-]
-stream = grain.MapDataset.source(examples).shuffle(seed=0).to_iter_dataset()
-rows = iter(
-  PackedIterDataset(stream, row_length=17, max_sequences_per_pack=5, open_packs=8)
-)
-state, restore = rows.get_state, rows.set_state
-made = lambda row: {name: str(x.tobytes()) for name, x in row.items()}
-"""
-
-
-def test_a_reader_that_is_killed_resumes_with_the_next_row(tmp_path):
-  assert len(resumed(READER, tmp_path)) > 100
