@@ -3,7 +3,6 @@
 A row is a dictionary of arrays, one row of `packing.make_rows`.
 """
 
-import importlib
 import itertools
 import json
 
@@ -68,19 +67,26 @@ class DatasetsPlan:
   needs = "datasets"
 
   def rows(self, examples=EXAMPLES, plan=PLAN, epoch=0, **more):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     from packing.datasets import pack_dataset
 
     dataset = datasets.Dataset.from_list(examples)
     return list(pack_dataset(dataset, plan, epoch=epoch, **more))
 
 
+@pytest.fixture
+def adapter(request):
+  pytest.importorskip(request.param.needs)
+  return request.param()
+
+
 def of(*adapters):
   """The parameters of a test of some adapters, each with the mark of its library."""
-  return pytest.mark.parametrize(
-    "adapter",
-    [pytest.param(x(), marks=pytest.mark.extra(x.needs), id=x.__name__) for x in adapters],
-  )
+  cases = [
+    pytest.param(x, marks=pytest.mark.extra(x.needs), id=x.__name__) for x in adapters
+  ]
+  return pytest.mark.parametrize("adapter", cases, indirect=True)
 
 
 PLANS = of(TorchPlan, GrainPlan, DatasetsPlan)
@@ -255,6 +261,5 @@ options = {"row_length": 17, "max_sequences_per_pack": 5, "open_packs": 8}
 
 @STREAMS
 def test_a_reader_that_is_killed_resumes_with_the_next_row(adapter, tmp_path):
-  importlib.import_module(adapter.needs)
   packs = resumed(READER + adapter.program, tmp_path)
   assert sorted(itertools.chain(*packs)) == list(range(1, 401))
