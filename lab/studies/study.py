@@ -38,17 +38,6 @@ from training.errors import Stopped
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
 _PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
-# Fields of finished runs that are gone, with what runs do now.
-_REMOVED = {
-  **{"then": "none", "compilation_cache": "", "stream_wait": 60.0, "max_delay": 0},
-  **{"open_packs": 64, "look_ahead": 64, "short_sequence_probability": 0.1},
-  **{"initializer_range": 0.02, "global_every": 3, "local_window": 128},
-  **{"trust_ratio": "weights", "max_weight_norm": 0.0, "keep_every": 0, "peak_flops": 0.0},
-  **{"keep_memory": True, "length_multiple": 1, "separator_tokens": 0},
-  **{"doc_stride": 128, "max_question_length": 64, "loader_workers": 0},
-  **{"assignment": "fresh", "pooling": "cls", "profile": 0, "vocab_multiple": 1},
-  **{"skip_bad_steps": 0},
-}
 QUICKSTART = "configs/quickstart.py"
 # Its recipe when the first studies were made, by which their records are recognised.
 _ITS_RECIPE = {
@@ -311,13 +300,11 @@ def _kept(path: pathlib.Path) -> pathlib.Path:
 def agrees(stored: Any, wanted: Any) -> bool:
   """Whether a stored config is the wanted one.
 
-  Ignores fields that are newer than the file, removed fields, and the places of data and
-  weights: digests identify these.
+  Ignores fields that are newer than the file, and the places of data and weights: digests
+  identify these.
   """
   if isinstance(stored, dict) and isinstance(wanted, dict):
-    return all(
-      k in _PLACES or agrees(v, wanted.get(k, _REMOVED.get(k))) for k, v in stored.items()
-    )
+    return all(k in _PLACES or agrees(v, wanted.get(k)) for k, v in stored.items())
   return stored == wanted
 
 
