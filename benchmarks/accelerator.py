@@ -17,6 +17,8 @@ Then, in the order of --cases, as far as --minutes allows:
   from JAX's trace. The first case is also that of the other parts.
 - attention: the first case with the other proven implementations.
 - dropout: the first case with dropout; queued and awaited.
+- changes: the first case with changes that wait for a GPU (benchmarks/changes.py), each
+  alone; queued and awaited.
 - train.py: the program itself on the standard library's text, and its bare step, queued.
 - pytorch: transformers' BERT on sequences of the first case, with AdamW: padded, un-padded,
   with torch.compile, and flattened with FlashAttention; queued and awaited, as ours.
@@ -68,7 +70,7 @@ CASES = (
 )
 TINY = (Case("tiny", 128, 4), Case("modern_tiny", 128, 4))  # for any machine
 # What follows the first two cases, and what follows the first five.
-EARLY, LATE = ("dropout", "train.py", "pytorch"), ("attention",)
+EARLY, LATE = ("dropout", "train.py", "pytorch"), ("changes", "attention")
 NAMES = [x.name for x in CASES]
 NAMES = [*NAMES[:2], *EARLY, *NAMES[2:5], *LATE, *NAMES[5:]]
 PACE, CPU_PACE = Pace(steps=20, blocks=4, awaited=20), Pace(steps=5, blocks=2, awaited=2)

@@ -33,6 +33,10 @@ def report(known: dict[str, Any]) -> str:
       for case, kinds in known["kinds"].items()
     ),
     ("Packed steps with dropout", record_table(known["tables"]["dropout"], left=("case",))),
+    (
+      "Changes, each alone",
+      record_table(known["tables"]["changes"], left=("case", "change")),
+    ),
     ("train.py", _program_lines(known["programs"])),
     ("PyTorch", record_table(known["tables"]["pytorch"], left=("case", "way"))),
     ("Left out", "\n".join(f"- {x['case']}: {x['why']}" for x in known["left_out"])),
@@ -46,7 +50,12 @@ def tables(known: dict[str, Any]) -> dict[str, list[dict[str, str]]]:
   peak = known["peak"]["flops"]
   return {
     "steps": [_of_step(step, peak) for step in known["steps"]],
-    "dropout": [_of_dropout(step) for step in known["dropout"]],
+    "dropout": [
+      {"case": x["case"], "dropout": f"{x['rate']}"} | _beside(x) for x in known["dropout"]
+    ],
+    "changes": [
+      {"case": x["case"], "change": x["change"]} | _beside(x) for x in known["changes"]
+    ],
     "pytorch": [_of_peer(peer, known["steps"]) for peer in known["peers"]],
   }
 
@@ -109,10 +118,8 @@ def _steps(records: list[dict[str, str]], steps: Sequence[dict]) -> str:
   )
 
 
-def _of_dropout(step: dict) -> dict[str, str]:
+def _beside(step: dict) -> dict[str, str]:
   return {
-    "case": step["case"],
-    "dropout": f"{step['rate']}",
     "ms, queued": f"{1e3 * step['seconds']['median']:,.1f}",
     "time : without, queued": spread(step["ratio"], 3),
     "ms, awaited": f"{1e3 * step['awaited']['median']:,.1f}",

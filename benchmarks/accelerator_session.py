@@ -46,8 +46,8 @@ class Record:
   def __init__(self, folder: pathlib.Path, **about: Any):
     self._folder = folder
     self.known: dict[str, Any] = about
-    lists = "proofs", "beside_xla", "steps", "dropout", "programs", "peers", "left_out"
-    self.known |= {kind: [] for kind in lists} | {"kinds": {}}
+    lists = "proofs", "beside_xla", "steps", "dropout", "changes", "programs", "peers"
+    self.known |= {kind: [] for kind in (*lists, "left_out")} | {"kinds": {}}
     self.write()
 
   def add(self, kind: str, *entries: dict):
@@ -93,6 +93,8 @@ class Session:
         self._attempt(what, first.seconds, functools.partial(self._time, first, other))
     if name == "dropout":
       self._attempt(name, 50, self._dropout)
+    if name == "changes":
+      self._attempt(name, 130, self._changes)
     if name == "train.py":
       self._attempt(name, 90, self._train)
     if name == "pytorch" and self.torch_device:
@@ -147,6 +149,9 @@ class Session:
 
   def _dropout(self):
     self.record.add("dropout", self._first_bench().with_dropout())
+
+  def _changes(self):
+    self.record.add("changes", *self._first_bench().with_changes())
 
   def _train(self):
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Training steps of one shape on one device: packed, one a row, and with dropout."""
+"""Training steps of one shape on one device: packed, one a row, with dropout or changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import packing
+from benchmarks.changes import CHANGES, OF_CUDNN_PACKED
 from benchmarks.trace import trace
 from lab.statistics import quartiles
 from lab.timing.speedup import make_batches, make_programs, model_flops
@@ -145,22 +146,40 @@ class Bench:
       without, as medians and quartiles; `awaited` and `awaited_ratio`, the same of awaited
       steps; its `bytes` and `compile_seconds`.
     """
-    fields = {"dropout_rate": DROPOUT}
+    (timed,) = self._beside({"dropout": self._packed(dropout_rate=DROPOUT)}).values()
+    return {"case": self.case.name, "rate": DROPOUT} | timed
+
+  def with_changes(self) -> list[dict[str, Any]]:
+    """Times packed steps with each of `CHANGES` alone, as `with_dropout` does."""
+    changed = {}
+    for name, applied in CHANGES.items():
+      if name not in OF_CUDNN_PACKED or self.implementation == "cudnn_packed":
+        with applied():
+          changed[name] = self._packed()
+    timed = self._beside(changed)
+    return [{"case": self.case.name, "change": name} | timed[name] for name in timed]
+
+  def _packed(self, **fields) -> CompiledStep:
+    """The packed step, compiled anew."""
     programs = self.case.programs(self.implementation, self._dtype, **fields)
-    changed = compile_step(programs["packed"], self._placed["packed"][0])
-    steps = {"packed": self._steps["packed"], "dropout": changed}
-    pace = self._pace
-    seconds = in_turns(self._runs(steps, pace.steps), rounds=pace.blocks, name="dropout")
-    awaited = in_turns(self._runs(steps, 1), rounds=pace.awaited, name="dropout, each")
+    return compile_step(programs["packed"], self._placed["packed"][0])
+
+  def _beside(self, changed: Mapping[str, CompiledStep]) -> dict[str, dict[str, Any]]:
+    """Times steps and the packed step as it is, in turns; by name, as `with_dropout`."""
+    pace, steps = self._pace, {"packed": self._steps["packed"], **changed}
+    name = ", ".join(changed)
+    seconds = in_turns(self._runs(steps, pace.steps), rounds=pace.blocks, name=name)
+    awaited = in_turns(self._runs(steps, 1), rounds=pace.awaited, name=f"{name}, each")
     return {
-      "case": self.case.name,
-      "rate": DROPOUT,
-      "seconds": quartiles(seconds["dropout"] / pace.steps),
-      "ratio": quartiles(seconds["dropout"] / seconds["packed"]),
-      "awaited": quartiles(awaited["dropout"]),
-      "awaited_ratio": quartiles(awaited["dropout"] / awaited["packed"]),
-      "bytes": changed.bytes,
-      "compile_seconds": changed.seconds,
+      name: {
+        "seconds": quartiles(seconds[name] / pace.steps),
+        "ratio": quartiles(seconds[name] / seconds["packed"]),
+        "awaited": quartiles(awaited[name]),
+        "awaited_ratio": quartiles(awaited[name] / awaited["packed"]),
+        "bytes": step.bytes,
+        "compile_seconds": step.seconds,
+      }
+      for name, step in changed.items()
     }
 
   def kinds(self, steps: int = 3) -> dict[str, dict[str, float]]:

@@ -15,6 +15,7 @@ import pytest
 from benchmarks import accelerator, accelerator_session, train_program
 from benchmarks.accelerator_session import Record, Session
 from benchmarks.accelerator_steps import Bench, Case, Pace, choose, halving
+from benchmarks.changes import CHANGES, OF_CUDNN_PACKED
 from configs import base
 from lab.timing import models, steps
 from lab.timing.models import make_config
@@ -172,6 +173,16 @@ def test_dropout_is_timed_beside_the_step_without_it(bench, record, tmp_path):
   assert "| tiny:128 | 0.1 |" in (tmp_path / "report.md").read_text()
   (row,) = written(tmp_path)["tables"]["dropout"]
   assert (row["case"], row["dropout"]) == ("tiny:128", "0.1")
+
+
+def test_changes_are_timed_beside_the_step_without_them(bench, record, tmp_path):
+  record.add("changes", *bench.with_changes())
+  found = written(tmp_path)["changes"]
+  assert [x["change"] for x in found] == [
+    name for name in CHANGES if name not in OF_CUDNN_PACKED
+  ]
+  assert all(x["ratio"]["median"] > 0.2 < x["awaited_ratio"]["median"] for x in found)
+  assert "| tiny:128 | GELU exact to bfloat16 |" in (tmp_path / "report.md").read_text()
 
 
 def test_rows_are_halved_until_memory_suffices():

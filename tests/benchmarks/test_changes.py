@@ -1,0 +1,86 @@
+"""Changes that wait for a GPU compute what the step computes as it is."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from benchmarks import changes
+from benchmarks.changes import CHANGES, OF_CUDNN_PACKED
+from model import attention
+from model.testing import relative_difference
+from tests import packs
+from tests.model.test_attention import HOPPER, as_if_on
+from tests.model.test_bert import losses_of
+from tests.model.test_lowering import CUDNN, step_for
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if name not in OF_CUDNN_PACKED])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_losses_and_gradients_are_those_of_the_step_as_it_is(name, dtype):
+  config = packs.small_config(dtype=dtype)
+  graphdef, params = packs.random_params(config)
+  batch = packs.lay_out(packs.random_sequences(packs.PACKS))
+
+  def trace():
+    def loss(params):  # a new function, which JAX traces anew
+      return losses_of.__wrapped__(params, graphdef, batch, "sequence")[0]
+
+    return jax.jit(jax.value_and_grad(loss)).trace(params).lower()
+
+  as_it_is = trace()
+  with CHANGES[name]():
+    changed = trace()
+  assert changed.as_text() != as_it_is.as_text()
+  (loss, gradients), (other, others) = (x.compile()(params) for x in (as_it_is, changed))
+  limit = {"float32": 5e-4, "bfloat16": 3e-2}[dtype]
+  assert abs(loss - other) < limit * float(loss)
+  # All gradients together, since those of keys' biases are 0 but for rounding.
+  ours, theirs = (
+    np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
+    for tree in (others, gradients)
+  )
+  assert relative_difference(ours, theirs) < limit
+
+
+def test_gelu_is_exact_to_bfloat16_in_its_tail_too():
+  x = jnp.linspace(-9, 9, 20_001)
+  exact = np.asarray(x, np.float64) * scipy.stats.norm.cdf(np.asarray(x, np.float64))
+  found = np.asarray(changes.gelu(x), np.float64)
+  np.testing.assert_allclose(found, exact, rtol=2.5e-4, atol=1e-30)
+  slopes = scipy.stats.norm.cdf(x) + np.asarray(x) * scipy.stats.norm.pdf(x)
+  found = np.asarray(jax.vmap(jax.grad(changes.gelu))(x), np.float64)
+  np.testing.assert_allclose(found, slopes, atol=3e-4)
+
+
+def test_padding_is_the_last_segment_of_a_row():
+  ids = jnp.array([[1, 1, 2, 0, 0], [1, 2, 3, 3, 3], [0, 0, 0, 0, 0]])
+  found = changes.padding_as_a_segment(ids)
+  assert found.tolist() == [[1, 1, 2, 3, 3], [1, 2, 3, 3, 3], [1, 1, 1, 1, 1]]
+  arrays = [jax.random.normal(jax.random.key(i), (3, 5, 2, 8)) for i in range(3)]
+  ours, theirs = (
+    attention.attention(*arrays, x, implementation="xla") for x in (found, ids)
+  )
+  np.testing.assert_allclose(ours[ids > 0], theirs[ids > 0], rtol=1e-6)
+
+
+def test_padding_as_a_segment_lowers_without_selects_beside_the_kernel(monkeypatch):
+  from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+  monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+  monkeypatch.setattr(cudnn, "check_compute_capability", lambda _: True)
+  as_if_on(monkeypatch, HOPPER)
+  config = packs.small_config(hidden_size=128, num_heads=2, dtype="bfloat16")
+  as_it_is = step_for("cuda", monkeypatch, config)
+  (name,) = OF_CUDNN_PACKED
+  with CHANGES[name]():
+    changed = step_for("cuda", monkeypatch, config)
+  calls, changed_calls = (len(re.findall(CUDNN, x)) for x in (as_it_is, changed))
+  assert calls == changed_calls >= 2
+  # Around the kernel; others have other shapes.
+  selects = re.compile(r"call @_where\w*\(.*-> tensor<\d+x640x2x64xbf16>")
+  assert len(selects.findall(as_it_is)) >= 4
+  assert not selects.findall(changed)
