@@ -86,6 +86,21 @@ def test_other_implementations_equal_xla(
     assert np.abs(a - b).max() < tolerance * np.abs(b).max()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("row_length", [256, 512])
+def test_splash_equals_xla_in_larger_blocks(row_length, causal):
+  assert kernels.splash_block(row_length, None) == row_length
+  segment_ids = np.repeat([1, 2, 3, 0], [5, row_length - 80, 60, 15])[None]
+  rng = np.random.default_rng(0)
+  arrays = [
+    jnp.asarray(rng.standard_normal((1, row_length, 1, 10)), jnp.float32) for _ in range(4)
+  ]
+  run = functools.partial(output_and_gradients, *arrays, segment_ids, causal=causal)
+  ours, reference = run(implementation="splash_interpret"), run(implementation="xla")
+  for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
+    assert np.abs(a - b).max() < 1e-5 * np.abs(b).max()
+
+
 @pytest.mark.parametrize("mask", ["segment", "none"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", WINDOWS[1:])
