@@ -74,7 +74,7 @@ from training import evaluation
 from training.mesh import make_mesh, replicated
 from training.step import ModelProgram
 
-_EXAMPLES = """FOLDER is the folder of a run or an imported model (python -m model
+_EPILOG = """FOLDER is the folder of a run or an imported model (python -m model
 import), or a Hugging Face directory of BertForSequenceClassification,
 BertForTokenClassification, BertForQuestionAnswering, the same heads of RoBERTa, XLM-R,
 CamemBERT, DistilBERT and ELECTRA, or one of ModernBERT's classifiers; with --embed, of any
@@ -105,7 +105,6 @@ examples:
 """
 AUTO = "auto"  # of --embed: as the folder says
 _DTYPES = "auto", "float32", "bfloat16"
-_READING = "columns", "max_sequence_length"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -174,7 +173,7 @@ def embed(
   check(not isinstance(sentences, str | bytes), "sentences", sentences, expected)
   known = *POOLINGS, AUTO
   check(pooling in known, "pooling", pooling, f"one of {', '.join(known)}")
-  options = _parser().parse_args([str(folder), f"--embed={pooling}"])
+  options = _parser().parse_args([f"--embed={pooling}", "--", str(folder)])
   opened = open_model(options)
   examples = examples_of(sentences, opened.settings, opened.tokenizer)
   vectors = [vector for _, vector in make_results(opened, options)(examples)]
@@ -205,8 +204,8 @@ def make_results(
     params = jax.device_put(stored.load(), replicated(mesh))
     if options.embed:
       mode, normalized = opened.pooling.mode, opened.pooling.normalized
-      embed = functools.partial(evaluation.embed, program, params, pooling=mode)
-      yield from embed_examples(embed, examples, shape=shape, normalized=normalized)
+      vectors_of = functools.partial(evaluation.embed, program, params, pooling=mode)
+      yield from embed_examples(vectors_of, examples, shape=shape, normalized=normalized)
     else:
       yield from answer_examples(
         functools.partial(evaluation.predict, program, params),
@@ -277,8 +276,9 @@ def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSett
     print(about_special_tokens(count), file=sys.stderr)
   cut = settings.task not in ("squad", "tagging") or settings.too_long == "truncate"
   if cut and (count := tally["too_long"]):
+    examples = f"{count:,} example{'' if count == 1 else 's'}"
     limit = f"--max-sequence-length {longest}"
-    print(f"truncated {count:,} of them: longer than {limit}", file=sys.stderr)
+    print(f"truncated {examples}: longer than {limit}", file=sys.stderr)
 
 
 def _row_multiple(config: model.ModelConfig, longest: int) -> int:
@@ -371,8 +371,7 @@ def open_model(options: argparse.Namespace) -> Opened:
     "" if options.embed else stored.head,
     trained_on=trained_on,
     task=task,
-    changes={name: getattr(options, name) for name in _READING}
-    | {"max_sequence_length": longest},
+    changes={"columns": options.columns, "max_sequence_length": longest},
     positions=config.max_position_embeddings,
     num_labels=config.num_labels,
     multi_label=config.multi_label,
@@ -407,7 +406,7 @@ def _parser() -> argparse.ArgumentParser:
   parser = Parser(
     prog="python predict.py",
     description=__doc__.split("\n")[0],
-    epilog=_EXAMPLES,
+    epilog=_EPILOG,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   add: Callable = parser.add_argument

@@ -255,7 +255,7 @@ def train(
         save()
       checkpoints.wait()
       if ended_early or stopping:
-        raise run.interrupted(step)
+        raise run.interrupted(step, asked=stopping)
     seconds = record.log.last_train_line["seconds"]
   params = gather(state["params"], program.mesh)
   return {

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import scipy.stats
 
 from lab.exhibits import Outcome, Statement
-from launch.sweep.pairs import Difference, Runs, paired
+from launch.sweep.pairs import Difference, Values, paired
 
 MARGIN = 0.02  # nats of masked-token loss; a smaller difference does not matter
 SCORE_MARGIN = 2.0  # points of a score; a smaller difference does not matter
@@ -159,13 +159,19 @@ def _evidence(test: Mapping[str, Any]) -> str:
 
 
 def equivalent(
-  claim: str, a: Runs, b: Runs, *, power: Runs, margin: float = MARGIN, unit: str = "nats"
+  claim: str,
+  a: Values,
+  b: Values,
+  *,
+  power: Values,
+  margin: float = MARGIN,
+  unit: str = "nats",
 ) -> Statement:
   """Tests whether two arms have the same value, within a margin."""
   return judge(claim, _test("equal", a, b, margin, unit) | {"control": _pairs(power, b)})
 
 
-def same_score(claim: str, packed: Runs, unpacked: Runs, no_mask: Runs) -> Statement:
+def same_score(claim: str, packed: Values, unpacked: Values, no_mask: Values) -> Statement:
   """Tests whether two arms score the same, in points; `no_mask` is known to score less."""
   # `no_mask` scores less, but the test's control has to have more than b.
   control = (np.multiply(2, unpacked) - no_mask).tolist()
@@ -175,19 +181,19 @@ def same_score(claim: str, packed: Runs, unpacked: Runs, no_mask: Runs) -> State
 
 
 def larger(
-  claim: str, a: Runs, b: Runs, *, margin: float = MARGIN, unit: str = "nats"
+  claim: str, a: Values, b: Values, *, margin: float = MARGIN, unit: str = "nats"
 ) -> Statement:
   """Tests whether `a` has more than `b`."""
   return judge(claim, _test("larger", a, b, margin, unit))
 
 
-def not_more(claim: str, a: Runs, b: Runs, *, power: Runs) -> Statement:
+def not_more(claim: str, a: Values, b: Values, *, power: Values) -> Statement:
   """Tests whether `a` has at most a margin more than `b`."""
   control = _pairs(power, b)
   return judge(claim, _test("not more", a, b, MARGIN, "nats") | {"control": control})
 
 
-def reaches(claim: str, a: Runs, target: float, *, margin: float, unit: str) -> Statement:
+def reaches(claim: str, a: Values, target: float, *, margin: float, unit: str) -> Statement:
   """Tests whether `a` is above a chosen number, by however little."""
   return judge(claim, _test("reaches", a, [target] * len(a), margin, unit))
 
@@ -198,7 +204,7 @@ def spread_of(values: np.ndarray, counts: np.ndarray) -> float:
   return float(np.sqrt(np.average((values - mean) ** 2, weights=counts)))
 
 
-def mean_and_sd(values: Runs | np.ndarray, digits: int = 4) -> str:
+def mean_and_sd(values: Values | np.ndarray, digits: int = 4) -> str:
   """A mean, with the standard deviation if there are several values.
 
   Example:
@@ -214,12 +220,12 @@ def throughout(claim: str, statements: Sequence[Statement]) -> Statement:
   return judge(claim, {"kind": "all", "of": [[x.claim, x.test] for x in statements]})
 
 
-def _test(kind: str, a: Runs, b: Runs, margin: float, unit: str) -> dict[str, Any]:
+def _test(kind: str, a: Values, b: Values, margin: float, unit: str) -> dict[str, Any]:
   difference = _pairs(a, b)
   return {"kind": kind, "difference": difference, "margin": margin, "unit": unit}
 
 
-def _pairs(a: Runs, b: Runs) -> list[float]:
+def _pairs(a: Values, b: Values) -> list[float]:
   """As `paired`; the error of a single pair is unknown, 0 here, and it has no power."""
   if len(a) == len(b) == 1:
     return [float(a[0] - b[0]), 0.0, 1]

@@ -162,6 +162,7 @@ def make_loader(
   plan: packing.Plan | None = None,
   batch_size: int | None = None,
   devices: int = 1,
+  task: str | None = None,
 ) -> RowLoader:
   """The batches of a store as rows of the run, masked if the task masks tokens.
 
@@ -172,6 +173,7 @@ def make_loader(
     plan: from `make_plan`; made if not given.
     batch_size: rows of a batch; by default, as many as the run computes at once.
     devices: how many share a batch, over all processes; for `PackedRows.balance`.
+    task: of the dataset, which decides whether tokens are masked; by default, the run's.
   """
   rows, batch_size = run.rows, batch_size or run.train.rows_at_once
   if isinstance(rows, AtomRows):
@@ -188,7 +190,7 @@ def make_loader(
     store,
     make_plan(rows, store, seed=run.seed) if plan is None else plan,
     batch_size=batch_size,
-    masking=_masking(run, vocabulary),
+    masking=_masking(run, vocabulary, task),
     seed=run.seed,
     balance=rows.balance if isinstance(rows, PackedRows) else "none",
     devices=devices,
@@ -206,7 +208,7 @@ def read_batches(
     run: its settings.
     dataset: its dataset; with `data.stream`, its vocabulary.
     plan: of the first epoch, or of a sample of the stream.
-    batch_size: rows of a batch, over all processes; these are of this process.
+    batch_size: rows of a batch, over all processes; the batches have this process's part.
 
   Raises:
     InputError: there is no such stream.
@@ -283,14 +285,12 @@ def make_audit_loader(
   check(not isinstance(run.rows, AtomRows), "config.data.layout", layout, expected)
   expected = "another, since packs made while reading follow no plan to audit"
   check(is_planned, "config.packing.algorithm", "online", expected)
-  assert isinstance(run.rows, PackedRows)
-  loader = PackedLoader(
+  loader = make_loader(
+    run,
     dataset.train,
-    make_plan(run.rows, dataset.train, seed=run.seed),
-    batch_size=run.train.rows_at_once,
-    masking=_masking(run, dataset.vocabulary, settings["task"]),
-    seed=run.seed,
-    balance=run.rows.balance,
+    dataset.vocabulary,
     devices=process_count,
+    task=settings["task"],
   )
+  assert isinstance(loader, PackedLoader)
   return loader.for_process(0, process_count)

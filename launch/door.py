@@ -16,11 +16,11 @@ import pathlib
 import re
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict, config_flags
 
 from launch.settings import OPTIONS, RunSettings
@@ -39,21 +39,12 @@ def default_config() -> ConfigDict:
 
 def config_of(values: Mapping[str, Any]) -> ConfigDict:
   """The config with these values, such as those in `RunSettings.given`."""
-  config = ConfigDict()
-  for name, value in values.items():
-    *groups, last = name.split(".")
-    inner = config
-    for group in groups:
-      if group not in inner:
-        inner[group] = ConfigDict()
-      inner = inner[group]
-    inner[last] = value
-  return config
+  return ConfigDict(nested(values))
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
   """The values in dictionaries by group, as files have them."""
-  return config_of(values).to_dict()
+  return unflatten_dict(values, sep=".")
 
 
 def flat(config: ConfigDict) -> dict[str, Any]:
@@ -69,7 +60,7 @@ def settings_of(config: ConfigDict) -> RunSettings:
   """
   given = flat(config)
   for name in sorted(given.keys() - OPTIONS.keys()):
-    field_value(OPTIONS, name, where="The config's file")  # raises
+    raise unknown_field(OPTIONS, name, where="The config's file")
   for name in sorted(OPTIONS.keys() - given.keys()):
     raise ConfigError(
       f"The config has no field {name!r}. Begin its file with configs.base.get_config()."
@@ -97,10 +88,15 @@ def field_value(values: Mapping[str, Any], name: str, *, where: str):
     ConfigError: there is no such field; suggests the most similar name.
   """
   if name not in values:
-    near = difflib.get_close_matches(name, values, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ". docs/config.md lists them."
-    raise ConfigError(f"{where}: there is no field {name!r} in the config{hint}")
+    raise unknown_field(values, name, where=where)
   return values[name]
+
+
+def unknown_field(known: Iterable[str], name: str, *, where: str) -> ConfigError:
+  """The error for the `name` of a field that is not among the `known` ones."""
+  near = difflib.get_close_matches(name, list(known), n=1)
+  hint = f"; did you mean {near[0]!r}?" if near else ". docs/config.md lists them."
+  return ConfigError(f"{where}: there is no field {name!r} in the config{hint}")
 
 
 def wrong_type(name: str, value, default, *, where: str) -> ConfigError:
@@ -124,6 +120,11 @@ def read_config(file: str, options: Sequence[str] = ()) -> ConfigDict:
   if not pathlib.Path(path).is_file():
     raise ConfigError(f"There is no config file {path!r}. Try configs/quickstart.py.")
   config = call(path, "get_config", *arguments, where=f"--config={file}")
+  if not isinstance(config, ConfigDict):
+    raise ConfigError(
+      f"--config={file} cannot be used: its get_config() returned a "
+      f"{type(config).__name__}; expected a ConfigDict. Does it end with return config?"
+    )
   set_fields(config, options)
   return config
 
@@ -139,10 +140,10 @@ def call(path: str | pathlib.Path, function: str, *arguments: str, where: str) -
   try:
     names = runpy.run_path(str(path))
     if function not in names:
-      raise LookupError(f"it defines no {function}()")
+      raise ConfigError(f"it defines no {function}()")
     return names[function](*arguments)
   except Exception as error:
-    own = isinstance(error, ConfigError) or type(error) is LookupError
+    own = isinstance(error, ConfigError)
     reason = str(error) if own else f"{type(error).__name__}: {error}"
     raise ConfigError(f"{where} cannot be used: {reason}") from error
 

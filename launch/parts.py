@@ -345,6 +345,7 @@ class Optimizer(Part):
     100,
     "Steps of warm-up, without packing: the learning rate rises. If warm-up would last the "
     "whole run, it is cut to a tenth of the steps.",
+    AT_LEAST_0,
   )
   warmup: str = option(
     "", 'Instead of warmup_steps, such as "0.1 epochs" or "5e4 sequences".'
@@ -394,7 +395,7 @@ class Adaptive(Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lamb(Adaptive):
-  """LAMB."""
+  """LAMB (You et al., https://arxiv.org/abs/1904.00962)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -476,10 +477,8 @@ class Train(Part):
       f"names from {', '.join(TRACKERS)}, each once, separated by commas",
     )
     for field in ("eval_every", "checkpoint_every"):
-      value, expected = (
-        getattr(self, field),
-        f"a multiple of train.log_every={self.log_every}",
-      )
+      value = getattr(self, field)
+      expected = f"a multiple of train.log_every={self.log_every}"
       check_option(value % self.log_every == 0, f"train.{field}", value, expected)
 
   @property

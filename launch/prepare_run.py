@@ -189,11 +189,18 @@ class TrainingRun:
     if by_json:  # predict.py splits text by it
       write_text(self.folder / TOKENIZER_FILE, dataset.tokenizer.definition)
 
-  def interrupted(self, step: int) -> Exception:
-    """Why training ends before its last step, and how it resumes."""
-    saved = f"saved step {step} of {self.recipe.steps} in {self.folder}"
-    saved = saved if step else "nothing is saved yet"
-    if signals.heard is None and (stream := self.settings.data.stream):
+  def interrupted(self, step: int, *, asked: bool) -> Exception:
+    """Why training ends before its last step, and how it resumes.
+
+    Args:
+      step: the last one.
+      asked: whether a process was asked to stop, this one or another.
+    """
+    saved = "nothing is saved yet"
+    if step:
+      saved = f"saved step {step} of {self.recipe.steps} in {self.folder}"
+    asked = asked or signals.heard is not None
+    if not asked and (stream := self.settings.data.stream):
       return Stopped(f"{stream} ended: {saved}. Give fewer steps, or a longer stream.")
     return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
 
@@ -209,15 +216,16 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     InputError: they cannot be made, or do not fit what the folder holds.
   """
   say, head = processes.print_on_first, run.head
-  begun = bool(weights.steps(folder))  # such a run continues from its own weights
-  stored = None if begun else init_from.open_weights(run)
+  has_checkpoint = bool(weights.steps(folder))  # it continues from its own weights
+  stored = None if has_checkpoint else init_from.open_weights(run)
   pooling = None
   if head == "encoder":
-    pooling = init_from.pooling_of(run, weights.open_folder(folder) if begun else stored)
+    trained = weights.open_folder(folder) if has_checkpoint else stored
+    pooling = init_from.pooling_of(run, trained)
   dataset = processes.on_first_then_others(lambda: prepare_dataset(run.data))
   processes.on_first(lambda: workdir.check_dataset(folder, dataset.manifest["sha256"]))
-  has_begun = workdir.has_begun(folder)
-  plan = kept_plan(run.rows, dataset.train, folder, seed=run.seed, begun=has_begun)
+  is_recorded = workdir.has_begun(folder)
+  plan = kept_plan(run.rows, dataset.train, folder, seed=run.seed, begun=is_recorded)
   say(
     f"{plan.num_sequences:,} sequences in {plan.num_packs:,} packs of {plan.row_length} "
     f"tokens: packing factor {plan.packing_factor:.3f}, efficiency {plan.efficiency:.2%}, "
@@ -230,8 +238,10 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
       "once, so there are no epochs.\n"
     )
   else:
-    counts |= {"num_sequences": plan.num_sequences}
-    counts |= {"num_tokens": plan.histogram.num_tokens}
+    counts = {
+      "num_sequences": plan.num_sequences,
+      "num_tokens": plan.histogram.num_tokens,
+    }
   mesh = make_mesh(fsdp=run.train.fsdp)
   processes.connect(mesh)
   before, recipe = resolve(
@@ -246,16 +256,16 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     if stored.step:
       say(f"starting from step {stored.step} of {stored.directory}\n")
     init_from.check_vocabulary(stored, dataset.vocabulary)
-  sizes = init_from.run_model_config(
+  model_config = init_from.run_model_config(
     run,
     workdir=folder,
     vocab_size=len(dataset.vocabulary),
     stored=stored,
     labels=dataset.labels,
   )
-  first = weights.read_description(folder).config if begun else None
+  begun = weights.read_description(folder).config if has_checkpoint else None
   lengths = row_lengths(run.rows, dataset)
-  computed = computation.of_run(run, sizes, lengths, begun=first)
+  computed = computation.of_run(run, model_config, lengths, begun=begun)
   computed.check_all_processes()
   shares = None
   if mesh.size > 1:

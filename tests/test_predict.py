@@ -163,7 +163,7 @@ def test_lines_of_standard_input_are_answered_in_their_order(folders, answer):
   folder, lines = folders / "classification", ["a b c", "", "d ?", "e . f g", "a " * 90]
   status, found, errors = answer(folder, typed="\n".join(lines))
   assert (status, [one["id"] for one in found]) == (0, ["0", "1", "2", "3", "4"])
-  assert errors.endswith(f"truncated 1 of them: longer than --max-sequence-length {ROW}\n")
+  assert errors.endswith(f"truncated 1 example: longer than --max-sequence-length {ROW}\n")
   lines[-1] = "a " * (ROW - 2)
   head = packs.random_model(hf.open_model(folder).config, head="sequence_classification")
   for one, line in zip(found, lines, strict=True):  # each alone, without predict.py
@@ -297,7 +297,7 @@ def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, 
   options = "--input", tmp_path / "texts.txt", "--embed"
   status, found, errors = answer(folders / "classification", *options)
   assert (status, [one["id"] for one in found]) == (0, ["0", "1", "2", "3", "4"])
-  assert errors.endswith(f"truncated 1 of them: longer than --max-sequence-length {ROW}\n")
+  assert errors.endswith(f"truncated 1 example: longer than --max-sequence-length {ROW}\n")
   vectors = np.array([one["embedding"] for one in found], np.float32)
 
   stored = weights.encoder_of(hf.open_model(folders / "classification"))

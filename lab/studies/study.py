@@ -141,11 +141,12 @@ class Study:
     for wave in waves:
       queue = []
       for run, job in wave:
-        before = pathlib.Path(run.settings.model.init_from)
-        if job.is_finished() or before.is_dir():
+        before = run.settings.model.init_from
+        if job.is_finished() or not before or pathlib.Path(before).is_dir():
           queue.append(job)
         else:
-          failures[job.name] = f"{before.name}, which it starts from, is missing"
+          name = pathlib.Path(before).name
+          failures[job.name] = f"{name}, which it starts from, is missing"
       failures |= run_jobs(queue, number=self.jobs)
     stop_if_failed(failures, len(self.runs))
     return self.results()
@@ -166,7 +167,7 @@ class Study:
       has_parameters = not kept or _kept(path).is_dir()
       return has_parameters and read(path, arm, run.settings) is not None
 
-    command = [
+    words = [
       *(sys.executable, "-m", self.module),
       f"--config={jobs.ROOT / self.config}",
       *(f"--config.{field}={value}" for field, value in run.fields.items()),
@@ -178,7 +179,7 @@ class Study:
     ]
     return Job(
       run.name,
-      command,
+      words,
       path.with_suffix(".log"),
       is_finished,
       _ONE_A_ROW_COST if arm.batches in ONE_A_ROW else 1.0,

@@ -148,7 +148,7 @@ def described(arms: Sequence[Mapping]) -> str:
   if compared := differences(arms):
     text += (
       f"\n\nHow much more than {arms[0]['arm']}, in runs with the same seed: mean and "
-      f"95 % interval.\n\n{compared}"
+      f"95 % interval;\nof percentages, in points.\n\n{compared}"
     )
   return text
 

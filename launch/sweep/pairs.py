@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.stats
 
-Runs = Sequence[float]  # a value of each run, by seed
+Values = Sequence[float]  # of each run, by seed
 
 
 class Difference(NamedTuple):
@@ -52,7 +52,7 @@ class Difference(NamedTuple):
     return min(self.p_above(margin), self.p_below(-margin))
 
 
-def paired(a: Runs, b: Runs) -> Difference:
+def paired(a: Values, b: Values) -> Difference:
   """a - b, pair by pair; both have one value per seed, in the same order.
 
   Raises:
@@ -69,8 +69,14 @@ def paired(a: Runs, b: Runs) -> Difference:
   return Difference(float(differences.mean()), error, len(differences))
 
 
-def paired_difference(a: Runs, b: Runs) -> str:
-  """The mean of a - b, with its 95 % interval if there are several pairs."""
+def paired_difference(a: Values, b: Values) -> str:
+  """The mean of a - b, with its 95 % interval if there are several pairs.
+
+  Raises:
+    ValueError: they differ in number.
+  """
+  if len(a) != len(b):
+    raise ValueError(f"Expected pairs, found {len(a)} and {len(b)} values.")
   mean = f"{np.mean(np.subtract(a, b)):+.4f}"
   if len(a) < 2:
     return mean

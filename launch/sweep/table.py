@@ -51,7 +51,8 @@ def table(arms: Sequence[Mapping]) -> str:
   titles = list(arms[0]["point"])
   lines = [([str(value) for value in arm["point"].values()], arm) for arm in arms]
   figures = [run["figures"] for arm in arms for run in arm["runs"] if run["finished"]]
-  row: dict[str, Any] = {"n": len(figures)}
+  has_baseline = [any(name in some for name in BASELINES.values()) for some in figures]
+  row: dict[str, Any] = {"n": sum(has_baseline)}
   for name, field in BASELINES.items():
     if values := [some[field] for some in figures if field in some]:
       row[name] = pooled(values)
@@ -123,7 +124,7 @@ def _markdown(titles: Sequence[str], lines: Sequence[tuple[list[str], Mapping]])
 
 
 def _aligned(rows: Sequence[Sequence[str]], *, left: int) -> str:
-  """A Markdown table; all columns but the first are aligned on the right."""
+  """A Markdown table; all columns but the first `left` are aligned on the right."""
   widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
   texts = [
     "| " + " | ".join(

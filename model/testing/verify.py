@@ -153,7 +153,7 @@ class KernelComparison:
 
   @property
   def outcome(self) -> str:
-    """ "" if it passes. Models refuse a kernel for accelerators where it is wrong."""
+    """Empty if it passes. Models refuse a kernel for accelerators where it is wrong."""
     refused = kernels.KERNELS[self.implementation].platform is not None
     return "" if self.passes else "refused" if refused else "FAILS"
 
@@ -349,11 +349,14 @@ def table(rows: list[Row]) -> str:
   if len({row.head for row in ran}) > 1:
     parts += ["The largest over all heads:", _markdown(largest(rows))]
   for what, name in (("FAILS", "failed"), ("Not run", "not_run")):
-    reasons: dict[str, str] = {}
+    heads: dict[tuple[str, str], list[str]] = {}  # by kernel and reason
     for row in rows:
       if reason := getattr(row, name):
-        reasons.setdefault(row.implementation, reason)
-    parts += [f"{what}, {kernel}: {reason}" for kernel, reason in reasons.items()]
+        heads.setdefault((row.implementation, reason), []).append(row.head)
+    for (kernel, reason), some in heads.items():
+      others = {row.head for row in rows if row.implementation == kernel} - {*some}
+      where = f" ({', '.join(dict.fromkeys(some))})" if others else ""
+      parts.append(f"{what}, {kernel}{where}: {reason}")
   return "\n\n".join(filter(None, parts))
 
 
@@ -496,14 +499,14 @@ def _reference(config: ModelConfig, params, sequences: list[dict]) -> list[dict]
 
 
 def _run_reference(torch, model, architecture: str, sequence: dict) -> dict:
-  causal, has_types = architecture == "GPT2LMHeadModel", ("Bert", "Electra")
   names = ["input_ids"]
-  if architecture.startswith(has_types) and model.config.type_vocab_size > 1:
+  has_types = architecture.startswith(("Bert", "Electra"))
+  if has_types and model.config.type_vocab_size > 1:
     names.append("token_type_ids")
   inputs = {n: torch.tensor(np.asarray(sequence[n], np.int64)[None]) for n in names}
   with torch.no_grad():
     result = model(**inputs)
-  if causal:
+  if architecture == "GPT2LMHeadModel":
     return {"causal_logits": result.logits[0].numpy()}
   if architecture == "BertForPreTraining":
     return {

@@ -16,7 +16,7 @@ from lab.statistics import (
   reaches,
   throughout,
 )
-from launch.sweep.pairs import paired
+from launch.sweep.pairs import paired, paired_difference
 
 BASE = [2.0, 2.1, 2.2]
 NEAR = [2.001, 2.099, 2.201]
@@ -198,3 +198,11 @@ def test_one_pair_has_no_power():
   assert larger("more", [2.0], [1.0]).outcome == "no power"
   for test in (not_more, equivalent):
     assert test("claim", [2.0], [2.0], power=[3.0]).outcome == "no power"
+
+
+@pytest.mark.parametrize("function", [paired, paired_difference])
+@pytest.mark.parametrize("sizes", [(1, 3), (3, 1), (2, 3)])
+def test_values_without_a_partner_are_refused(function, sizes):
+  a, b = ([1.0] * size for size in sizes)
+  with pytest.raises(ValueError, match="Expected pairs"):
+    function(a, b)

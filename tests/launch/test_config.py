@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 import pipeline
 from configs import glue
 from launch.data import make_loader
-from launch.door import settings_of
+from launch.door import read_settings, settings_of
 from launch.machine import check_machine
 from launch.recipe import adjustment
 from launch.recipe.adjustment import make_optimizer, make_schedule
@@ -87,6 +87,14 @@ def test_fields_that_a_file_misspells_or_leaves_out_are_refused():
   del config.train.steps
   with pytest.raises(ConfigError, match=r"no field 'train\.steps'\. Begin"):
     check(config)
+
+
+@pytest.mark.parametrize("made", ["None", "{'seed': 0}"])
+def test_a_file_whose_function_returns_no_config_is_refused(made, tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text(f"def get_config():\n  return {made}\n")
+  with pytest.raises(ConfigError, match="expected a ConfigDict"):
+    read_settings(str(file), ["--config.seed=1"])
 
 
 def test_mlperf_trains_as_the_packed_entry():

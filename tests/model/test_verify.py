@@ -106,6 +106,26 @@ def test_the_reference_agrees(head):
   assert row.reference < 1e-5
 
 
+def test_every_reason_is_told_and_of_which_heads_if_not_of_all():
+  sizes = dict.fromkeys(("outputs", "losses", "gradients", "influence"), 0.0)
+  rows = [
+    verify.Row(head, "blocks", "float32", limit=1.0, **sizes | more)
+    for head, more in (
+      ("a", {"failed": "no engine"}),
+      ("b", {"failed": "no memory"}),
+      ("c", {"not_run": "it needs a bias"}),
+      ("d", {}),
+    )
+  ]
+  told = verify.table(rows)
+  for line in (
+    "FAILS, blocks (a): no engine",
+    "FAILS, blocks (b): no memory",
+    "Not run, blocks (c): it needs a bias",
+  ):
+    assert line in told.splitlines()
+
+
 def test_attention_that_is_wrong_packed_and_unpacked_alike_is_seen_beside_xla(monkeypatch):
   assert verify.compare_with_xla("blocks", "float32", 128).passes
   right = kernels.attend
