@@ -19,7 +19,7 @@ import optax
 from lab import records
 from lab.machine import machine_and_device
 from lab.studies.paired_run import fit
-from lab.studies.study import Arm, Study, agrees, identity, worker
+from lab.studies.study import Arm, Study, identity, is_same_run, worker
 from lab.timing.turns import in_turns
 from launch.data import make_held_out, make_loader, prepare_dataset
 from launch.parts import AdamW, parse_duration
@@ -230,7 +230,7 @@ def time_steps(study: Study, layouts: Sequence[Layout]) -> dict[str, Any]:
   first = next(iter(chosen.values()))
   path, made_from = study.folder / "seconds.json", identity(Arm("seconds", {}), first)
   kept = records.read(path)
-  same = kept is not None and agrees(kept.get("of"), made_from)
+  same = kept is not None and is_same_run(kept.get("of"), made_from)
   if same and kept["seconds"].keys() >= chosen.keys():
     return kept
   dataset, program = prepare_data(first)

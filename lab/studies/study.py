@@ -25,7 +25,7 @@ from launch.data import prepare_dataset
 from launch.door import nested, settings_of
 from launch.machine import check_machine
 from launch.options import check_option
-from launch.settings import RunSettings
+from launch.settings import OPTIONS, RunSettings
 from launch.sweep import jobs
 from launch.sweep.file import Run, make_sweep
 from launch.sweep.jobs import Job
@@ -49,6 +49,8 @@ _ITS_RECIPE = {
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
 # The cost of a run whose rows have one sequence each, relative to other runs.
 _ONE_A_ROW_COST = 2.0
+
+_DEFAULTS = nested({name: known.default for name, known in OPTIONS.items()})
 
 Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
 ByArm = Mapping[str, Results]
@@ -235,9 +237,7 @@ def read(path: pathlib.Path, arm: Arm, settings: RunSettings) -> dict[str, Any] 
     return None
   if not is_of(result, settings):
     return None
-  stored, wanted = result.get("run", {}), identity(arm, settings)
-  same = agrees({key: stored.get(key) for key in wanted}, wanted)
-  return result if same else None
+  return result if is_same_run(result.get("run"), identity(arm, settings)) else None
 
 
 def known_by(settings: RunSettings) -> dict[str, Any]:
@@ -298,15 +298,27 @@ def _kept(path: pathlib.Path) -> pathlib.Path:
   return path.with_suffix("")
 
 
-def agrees(stored: Any, wanted: Any) -> bool:
-  """Whether a stored config is the wanted one.
+def is_same_run(stored: Any, wanted: Mapping[str, Any]) -> bool:
+  """Whether a stored `identity` is the wanted one; ignores what else is stored."""
+  stored = stored or {}
+  others = all(stored.get(key) == wanted[key] for key in wanted.keys() - {"config"})
+  return others and agrees(stored.get("config"), wanted["config"])
 
-  Ignores fields that are newer than the file, and the places of data and weights: digests
-  identify these.
+
+def agrees(stored: Any, wanted: Any, defaults: Any = _DEFAULTS) -> bool:
+  """Whether a stored config, in dictionaries by group, is the wanted one.
+
+  A field that is newer than the file had its default. The places of data and weights are
+  ignored, since digests identify these.
   """
-  if isinstance(stored, dict) and isinstance(wanted, dict):
-    return all(k in _PLACES or agrees(v, wanted.get(k)) for k, v in stored.items())
-  return stored == wanted
+  if not (isinstance(stored, dict) and isinstance(wanted, dict)):
+    return stored == wanted
+  defaults = defaults if isinstance(defaults, dict) else {}
+  return all(
+    name in _PLACES
+    or agrees(stored.get(name, defaults.get(name)), wanted.get(name), defaults.get(name))
+    for name in stored.keys() | wanted.keys()
+  )
 
 
 def without_places(config: Any) -> Any:
