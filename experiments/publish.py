@@ -104,8 +104,8 @@ These commands write the files of `docs/measured/`:
 
 - `packing_step.json`, `packing_speed.json` and `packing_optimal.json`:
   `python -m benchmarks.packing --json FILE` with `--only step`, `speed` or `optimal`
-- `training_xeon.json`, `training_xeon_mini.json` and `training_xeon_base.json`: the commands that
-  [speed.md](../docs/speed.md#compared-with-other-software) names
+- `training_xeon.json`, `training_xeon_mini.json` and `training_xeon_base.json`: the
+  commands that [speed.md](../docs/speed.md#compared-with-other-software) names
 - `scale.json` and `scale_cold.json`: the commands that [scale.md](../docs/scale.md) names
 - `verify.json`: `python -m model verify --json > results/verify.json`
 - `load_balance.json`, `sharded_step.json`, `skipping.json`: the studies of `load_balance`

@@ -194,9 +194,9 @@ def _remedy(stored: weights.StoredModel) -> str:
 def run_model_config(
   run: RunSettings,
   *,
-  workdir: str | pathlib.Path,
   vocab_size: int,
   stored: weights.StoredModel | None,
+  begun: model.ModelConfig | None = None,
   labels: Sequence[str] = (),
 ) -> model.ModelConfig:
   """The model of a run, from its settings and the weights that it starts from.
@@ -206,16 +206,14 @@ def run_model_config(
 
   Args:
     run: its settings.
-    workdir: its folder. If it has a checkpoint, the sizes come from `model.json`.
     vocab_size: the size of the dataset's vocabulary.
     stored: from `open_weights`.
+    begun: the model as the run began it, whose sizes it keeps; None for a new run.
     labels: names of its classes; () for regression.
 
   Raises:
-    WeightsError: the run has checkpoints, but no `model.json` beside them.
-    ConfigError: its attention cannot be computed here.
+    ConfigError: it has begun, and its attention cannot be computed here.
   """
-  begun = weights.read_description(workdir).config if weights.steps(workdir) else None
   sizes = begun or (stored.config if stored else None)
   made = run.model.of(
     vocab_size=sizes.vocab_size if sizes else vocab_size,

@@ -213,7 +213,8 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     folder: its folder.
 
   Raises:
-    InputError: they cannot be made, or do not fit what the folder holds.
+    InputError: they cannot be made, or do not fit what the folder holds; or the folder
+      has checkpoints, but no `model.json` beside them.
   """
   say, head = processes.print_on_first, run.head
   has_checkpoint = bool(weights.steps(folder))  # it continues from its own weights
@@ -256,14 +257,14 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     if stored.step:
       say(f"starting from step {stored.step} of {stored.directory}\n")
     init_from.check_vocabulary(stored, dataset.vocabulary)
+  begun = weights.read_description(folder).config if has_checkpoint else None
   model_config = init_from.run_model_config(
     run,
-    workdir=folder,
     vocab_size=len(dataset.vocabulary),
     stored=stored,
+    begun=begun,
     labels=dataset.labels,
   )
-  begun = weights.read_description(folder).config if has_checkpoint else None
   lengths = row_lengths(run.rows, dataset)
   computed = computation.of_run(run, model_config, lengths, begun=begun)
   computed.check_all_processes()

@@ -149,7 +149,7 @@ class PairedRun:
     lengths = row_lengths(settings.rows, dataset)
     given = init_from.open_weights(settings)
     model = init_from.run_model_config(
-      settings, workdir=folder, vocab_size=len(dataset.vocabulary), stored=given
+      settings, vocab_size=len(dataset.vocabulary), stored=given
     )
     self._computation = computation.of_run(settings, model, lengths, begun=None)
     program = make_program(settings, self._computation.config, recipe)

@@ -107,6 +107,9 @@ class Study:
     kept = {(a.name, r.settings.seed): _kept(self.path(r)) for a, r in runs}
     for i, (arm, run) in enumerate(runs):
       if arm.starts_from:
+        first = arms[arm.starts_from]
+        assert first.keep, f"{first.name} does not keep what {arm.name} starts from"
+        assert not first.starts_from, f"{first.name} does not start at random"
         fields = {"model.init_from": str(kept[arm.starts_from, run.settings.seed])}
         settings = run.settings.changed(fields)
         fields = {**run.fields, **fields}

@@ -72,9 +72,7 @@ def start(config, head="pretraining", *, labels=(), vocab_size=11, seed=5):
   """The model of a run and the parameters that it starts from."""
   run = for_head(config, head)
   given = init_from.open_weights(run)
-  made = init_from.run_model_config(
-    run, workdir="no-run", vocab_size=vocab_size, stored=given, labels=labels
-  )
+  made = init_from.run_model_config(run, vocab_size=vocab_size, stored=given, labels=labels)
   params = init_from.initial_params(given, made, head=head, labels=labels, seed=seed)
   abstract = weights.abstract_params(made, head)
   assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, abstract)
@@ -193,13 +191,11 @@ def test_a_run_that_goes_on_has_the_sizes_of_its_checkpoints(tmp_path):
   config = config_for(folder)
   run = settings_of(config)
   given = init_from.open_weights(run)
-  weights.describe(tmp_path, TINY, head="pretraining", vocabulary=Vocabulary(TOKENS))
-  fresh = init_from.run_model_config(run, workdir=tmp_path, vocab_size=97, stored=given)
+  fresh = init_from.run_model_config(run, vocab_size=97, stored=given)
   assert fresh.max_position_embeddings == 23
-  weights.save(tmp_path, {"any": np.zeros(3)}, step=5)
   # Told otherwise: what is no size.
   run = run.changed({"model.dropout_rate": 0.25})
-  made = init_from.run_model_config(run, workdir=tmp_path, vocab_size=97, stored=None)
+  made = init_from.run_model_config(run, vocab_size=97, stored=None, begun=TINY)
   sizes = ("vocab_size", "max_position_embeddings", "type_vocab_size", "hidden_size")
   for name in (*sizes, "layer_norm_epsilon"):
     assert getattr(made, name) == getattr(TINY, name)
