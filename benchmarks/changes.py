@@ -18,8 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model import bert, products
+from benchmarks.fused_layer_norm import BLOCKS, ROWS, residual_layer_norm
+from model import bert, blocks, products
 from model.attention import kernels
+from model.layer_norm import LayerNorm
 
 VOCABULARY_MULTIPLE = 128
 # erfc(z) exp(z^2) as a polynomial of 1 / (1 + RATE z), without a constant. The relative
@@ -115,6 +117,34 @@ def cudnn_packed_attention(
     )
 
 
+# ---- bias, residual and LayerNorm ----------------------------------------------------
+
+
+def fused_layer(layer: bert.EncoderLayer, hidden, rows, dropout_key=None) -> jax.Array:
+  """`bert.EncoderLayer` without dropout, by `residual_layer_norm`."""
+  if dropout_key is not None:
+    raise ValueError("The fused kernel knows no dropout. Set dropout_rate=0.")
+  attended = layer.attended(hidden, rows, None)
+  norm = layer.attention_layer_norm
+  hidden = _normalised(layer.attention_output, attended, hidden, norm)
+  inner = bert.gelu(layer.intermediate(hidden))
+  return _normalised(layer.output, inner, hidden, layer.output_layer_norm)
+
+
+def _normalised(linear: blocks.Linear, inputs, residual, norm: LayerNorm) -> jax.Array:
+  """LayerNorm(residual + linear(inputs)): [B, S, I] and [B, S, D] -> [B, S, D]."""
+  kernel = linear.kernel[...].astype(residual.dtype)
+  product = products.linear_product(inputs, kernel)
+  tokens = residual.size // residual.shape[-1]
+  missing = -tokens % (ROWS * BLOCKS)
+  flat = lambda x: jnp.pad(x.reshape(tokens, -1), ((0, missing), (0, 0)))  # noqa: E731
+  bias, scale, offset = (x[...] for x in (linear.bias, norm.scale, norm.bias))
+  output = residual_layer_norm(
+    flat(product), bias, flat(residual), scale, offset, norm.epsilon
+  )
+  return output[:tokens].reshape(residual.shape)
+
+
 # ---- all of them ---------------------------------------------------------------------
 
 
@@ -140,6 +170,9 @@ CHANGES: dict[str, Callable[[], contextlib.AbstractContextManager]] = {
     products, "vocabulary_products", padded_vocabulary_products
   ),
   "GELU exact to bfloat16": _in_place_of(bert, "gelu", gelu),
+  "bias, residual and LayerNorm in one kernel": _in_place_of(
+    bert.EncoderLayer, "__call__", fused_layer
+  ),
   "padding as a segment": _padding_as_a_segment,
 }
 OF_CUDNN_PACKED = {"padding as a segment"}

@@ -194,9 +194,14 @@ class Layer(nnx.Module):
 
   def attend(self, x: jax.Array, rows: Rows, keys) -> jax.Array:
     """Self-attention; `keys` are for dropout of its probabilities and of its output."""
+    output = self.attention_output(self.attended(x, rows, keys[0]))
+    return dropout(output, self.config.dropout_rate, keys[1])
+
+  def attended(self, x: jax.Array, rows: Rows, key) -> jax.Array:
+    """What the heads of self-attention give, side by side: [B, S, D] -> [B, S, D]."""
     config = self.config
     heads = lambda x: x.reshape(*x.shape[:2], config.num_heads, -1)  # noqa: E731
-    attended = attention(
+    return attention(
       self.place(heads(self.query(x)), rows),
       self.place(heads(self.key(x)), rows),
       heads(self.value(x)),
@@ -204,9 +209,8 @@ class Layer(nnx.Module):
       spec=config.attention_of(self.number),
       implementation=config.attention_impl,
       max_segments=rows.max_segments,
-      dropout_key=keys[0],
+      dropout_key=key,
     ).reshape(x.shape)
-    return dropout(self.attention_output(attended), config.dropout_rate, keys[1])
 
   def place(self, x: jax.Array, rows: Rows) -> jax.Array:
     """Applies rotary positions to queries or keys, [B, S, N, H]; by default, nothing."""

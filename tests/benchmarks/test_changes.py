@@ -10,6 +10,7 @@ import scipy.stats
 
 from benchmarks import changes
 from benchmarks.changes import CHANGES, OF_CUDNN_PACKED
+from benchmarks.fused_layer_norm import BLOCKS, ROWS, residual_layer_norm
 from model import attention
 from model.testing import relative_difference
 from tests import packs
@@ -44,6 +45,43 @@ def test_losses_and_gradients_are_those_of_the_step_as_it_is(name, dtype):
     for tree in (others, gradients)
   )
   assert relative_difference(ours, theirs) < limit
+
+
+@pytest.mark.parametrize("width", [48, 64])  # 48 is no power of 2
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_fused_kernel_is_a_residual_sum_and_a_layer_norm(width, dtype):
+  tokens, rng = 2 * ROWS * BLOCKS, np.random.default_rng(0)
+  shapes = [(tokens, width), (width,), (tokens, width), (width,), (width,)]
+  arrays = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
+  product, residual, upstream = (
+    x.astype(dtype) for x in (arrays[0], arrays[2], jnp.flip(arrays[0]))
+  )
+  given = product, arrays[1], residual, *arrays[3:]
+
+  def plain(product, bias, residual, scale, offset):
+    wide = product.astype(jnp.float32) + bias[None] + residual.astype(jnp.float32)
+    total = wide.astype(dtype).astype(jnp.float32)
+    normal = jax.nn.standardize(total, axis=-1, epsilon=1e-6)
+    return (normal * scale[None] + offset[None]).astype(dtype)
+
+  found, back = jax.vjp(lambda *x: residual_layer_norm(*x, 1e-6), *given)
+  expected, plain_back = jax.vjp(plain, *given)
+  limit = 1e-5 if dtype == jnp.float32 else 1e-2
+  for ours, theirs in zip(
+    (found, *back(upstream)), (expected, *plain_back(upstream)), strict=True
+  ):
+    assert ours.dtype == theirs.dtype
+    gap = relative_difference(ours.astype(jnp.float32), theirs.astype(jnp.float32))
+    assert gap < limit
+
+
+def test_the_fused_kernel_lowers_for_a_gpu(monkeypatch):
+  as_if_on(monkeypatch, HOPPER)
+  config = packs.small_config(hidden_size=96, num_heads=2, attention_impl="xla")
+  with CHANGES["bias, residual and LayerNorm in one kernel"]():
+    text = step_for("cuda", monkeypatch, config)
+  kernels = re.findall(r"custom_call @__gpu\$xla\.gpu\.triton", text)
+  assert len(kernels) == 2 * 2 * config.num_layers  # forward and backward, two in a layer
 
 
 def test_gelu_is_exact_to_bfloat16_in_its_tail_too():
