@@ -97,11 +97,9 @@ def _backward_kernel(
   def block(number, sums):
     rows = pl.ds(number * ROWS, ROWS)
     upstream = _load(gradient.at[rows, :], inside)
-    deviations = triton.load(deviation.at[rows])[:, None]
-    normal = (
-      _load(total.at[rows, :], inside) - triton.load(mean.at[rows])[:, None]
-    ) * deviations
-    normal = jnp.where(inside[None], normal, 0.0)
+    means, deviations = (triton.load(x.at[rows])[:, None] for x in (mean, deviation))
+    centred = _load(total.at[rows, :], inside) - means
+    normal = jnp.where(inside[None], centred * deviations, 0.0)
     scaled = upstream * scales[None]
     along = (scaled * normal).sum(axis=1, keepdims=True) / width
     straight = scaled.sum(axis=1, keepdims=True) / width
