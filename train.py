@@ -206,6 +206,11 @@ def train(
       Profile(run.folder, first_step=step, steps=_PROFILE.value) as profile,
       signals.deferred(),
     ):
+      verdict = run.verdict(record.log.evaluations)
+      saved_step, stopping = step, False
+
+      def log():
+        record.line(step, compilations=compilations.count(program.train_step_name))
 
       def save():
         record.check()
@@ -216,8 +221,6 @@ def train(
           of_parts = position.pop("of_parts", None)  # differs between processes
           checkpoints.save(step, state, resumable | {"input": position}, best, of_parts)
 
-      verdict = run.verdict(record.log.evaluations)
-      saved_step, stopping = step, False
       while step < steps and not verdict.ended:
         step += 1
         profile.before(step)
@@ -233,7 +236,7 @@ def train(
         last, stopping = step == steps, processes.asked_to_stop(step)
 
         if step % options.log_every == 0 or last or stopping:
-          record.line(step, compilations=compilations.count(program.train_step_name))
+          log()
         if step % options.eval_every == 0 or last:
           with record.meter.paused():
             result = evaluate(
@@ -250,8 +253,8 @@ def train(
           break
       ended_early = step < steps and not verdict.ended
       if ended_early and step > saved_step:  # the stream ended
-        if step % options.log_every:
-          record.line(step, compilations=compilations.count(program.train_step_name))
+        if record.meter.has_steps:
+          log()
         save()
       checkpoints.wait()
       if ended_early or stopping:

@@ -16,6 +16,7 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from launch import door
+from launch.settings import OPTIONS
 from model import hf, weights
 from model.files import parse_json
 from packing.files import read_json, write_json
@@ -166,11 +167,9 @@ def get_config(folder: str) -> Any:
   Raises:
     InputError: there is no run, or its `config.json` is damaged or has other fields.
   """
-  config, stored = door.default_config().lock(), read_config(folder)
+  config = door.default_config().lock()  # what an older run lacks
   try:
-    config.update(stored)
-    if missing := sorted(door.flat(config).keys() - flatten_dict(stored, sep=".").keys()):
-      raise KeyError(f"there is no {missing[0]}")
+    config.update(read_config(folder))
   except (KeyError, TypeError, AttributeError) as error:
     reason = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(
@@ -206,6 +205,8 @@ def differences(
 ) -> str:
   """The fields in which a config differs from that of a run, in words; "" for none.
 
+  A field that the run's config lacks is newer than the run, and had its default.
+
   Args:
     workdir: the run's folder.
     config: the config to compare with its `config.json`, by field.
@@ -216,11 +217,13 @@ def differences(
   Raises:
     InputError: there is no run, or its `config.json` is damaged.
   """
-  stored, expected = flatten_dict(read_config(workdir), sep="."), config
+  stored = flatten_dict(read_config(workdir), sep=".")
+  newer = {name: OPTIONS[name].default for name in OPTIONS.keys() - stored.keys()}
+  before = newer | stored
   return "; ".join(
-    f"{name} was {stored.get(name)!r} and is now {expected.get(name)!r}"
-    for name in sorted(stored.keys() | expected.keys())
-    if stored.get(name) != expected.get(name)
+    f"{name} was {before.get(name)!r} and is now {config.get(name)!r}"
+    for name in sorted(stored.keys() | config.keys())
+    if before.get(name) != config.get(name)
     and name.startswith(groups)
     and name not in (*ignore, *_WITHOUT_EFFECT)
   )

@@ -5,41 +5,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from packing.algorithms.auto import auto
 from packing.algorithms.default_depth import choose_depth
 from packing.algorithms.effort import check_effort
-from packing.algorithms.greedy import greedy
-from packing.algorithms.heuristics import bfd, ffd, harmonic, lpfhp, mffd, none, spfhp
-from packing.algorithms.minimum_slack import mbs
-from packing.algorithms.nnls import ennlshp, nnlshp
-from packing.algorithms.optimal import optimal
 from packing.algorithms.progress import Progress
+from packing.algorithms.registry import ALGORITHMS
 from packing.errors import InputError, check, check_integer, short_repr
 from packing.histogram import Histogram, check_same_lengths
 from packing.plan import Plan
-from packing.problem import Geometry, Solution
-
-# Each algorithm takes a Problem and keyword options, and returns a Solution.
-ALGORITHMS: dict[str, Callable[..., Solution]] = {
-  "none": none,
-  "greedy": greedy,
-  "ffd": ffd,
-  "bfd": bfd,
-  "mffd": mffd,
-  "harmonic": harmonic,
-  "spfhp": spfhp,
-  "lpfhp": lpfhp,
-  "mbs": mbs,
-  "nnlshp": nnlshp,
-  "ennlshp": ennlshp,
-  "optimal": optimal,
-  "auto": auto,
-}
+from packing.problem import Geometry
 
 
 def algorithm_options(algorithm: str) -> dict[str, object]:

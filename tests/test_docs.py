@@ -83,6 +83,14 @@ def test_the_reference_of_the_config_is_that_of_the_code():
   assert page == door.reference() + "\n"
 
 
+def test_the_page_of_the_packer_lists_every_algorithm():
+  text = (ROOT / "docs" / "packing.md").read_text()
+  table = text.partition("\n## Algorithms\n")[2].partition("\n## ")[0]
+  cells = re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE)
+  listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+  assert listed == packing.ALGORITHMS.keys()
+
+
 def test_the_citation_is_of_this_version():
   citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -180,6 +180,11 @@ class Meter:
     self._start: float | None = None
     self._waited = dict.fromkeys(WAITS, 0.0)
 
+  @property
+  def has_steps(self) -> bool:
+    """Whether there are steps for the next line."""
+    return bool(self._pending)
+
   def add(self, values: Mapping):
     """Adds the metrics of one step, from `TrainingProgram.train_step`."""
     timed = self._start is not None

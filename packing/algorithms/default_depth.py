@@ -11,9 +11,9 @@ import numpy as np
 from packing.algorithms import heuristics
 from packing.algorithms.effort import Effort
 from packing.algorithms.highs import SolverError
-from packing.algorithms.minimum_slack import mbs
 from packing.algorithms.optimal import MAX_LENGTHS, quick_plans
 from packing.algorithms.pricing import most_items
+from packing.algorithms.registry import ALGORITHMS
 from packing.algorithms.relaxation import solve_relaxation
 from packing.errors import check
 from packing.histogram import Histogram
@@ -29,11 +29,9 @@ _WORK = 10**9  # takes some seconds; bounds for 128 sizes need far less
 _SOLVED_WORK = 6 * 10**8
 # For the plans of a heuristic at one depth, and at all; at most about a second.
 _QUICK_WORK, _QUICK_WORKS = 1.2 * 10**8, 2.5 * 10**8
-_BY_PLAN = {"ffd": heuristics.ffd, "bfd": heuristics.bfd, "mbs": mbs}
-_BY_PLAN |= {"lpfhp": heuristics.lpfhp, "spfhp": heuristics.spfhp}
-_BY_PLAN |= {"harmonic": heuristics.harmonic, "mffd": heuristics.mffd}
-_BY_PLAN |= {"greedy": heuristics.lpfhp}  # its own plan depends on the order of arrival
+# Bounds tell how much depth these need; of the others, their own plans.
 _BY_BOUND = ("nnlshp", "ennlshp", "optimal", "auto")
+_INSTEAD = {"greedy": "lpfhp"}  # the plan of greedy depends on the order of arrival
 
 
 def choose_depth(
@@ -72,8 +70,7 @@ def choose_depth(
     >>> choose_depth(Histogram.from_lengths([2, 2, 2, 8], max_sequence_length=8))
     3
   """
-  known = ("none", *_BY_PLAN, *_BY_BOUND)
-  check(algorithm in known, "algorithm", algorithm, f"one of {', '.join(known)}")
+  check(algorithm in ALGORITHMS, "algorithm", algorithm, f"one of {', '.join(ALGORITHMS)}")
   geometry = Geometry.for_histogram(
     histogram,
     row_length=row_length,
@@ -87,8 +84,9 @@ def choose_depth(
   if algorithm == "auto" and problem.sizes.size > MAX_LENGTHS:
     algorithm = "lpfhp"  # auto uses it then
   deepest = min(most_items(problem), histogram.num_sequences)
-  if algorithm in _BY_PLAN:
-    return _smallest(problem, deepest, lambda x, _: _BY_PLAN[algorithm](x).num_packs)
+  if algorithm not in _BY_BOUND:
+    plan = ALGORITHMS[_INSTEAD.get(algorithm, algorithm)]
+    return _smallest(problem, deepest, lambda x, _: plan(x).num_packs)
   rounded = _rounded(problem)
   if is_coarse := _mean_share(rounded) > _mean_share(problem) * (1 + _COST / 2):
     if algorithm not in ("optimal", "auto"):

@@ -62,6 +62,9 @@ class _OpenPacks:
 def spfhp(problem: Problem) -> Solution:
   """Shortest-pack-first histogram packing: worst fit, from long to short.
 
+  Unlike worst-fit decreasing, it opens a pack for each of the sequences of a length that
+  fit nowhere, so equal ones do not share a new pack.
+
   Each length goes to the open packs with the most space left, as many at a time as there
   are sequences of that length or packs of that kind. Among packs with equal space, the one
   opened last is extended first, as in the reference code. The exact numbers of Tables 1, 5

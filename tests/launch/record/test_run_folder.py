@@ -156,10 +156,23 @@ def test_the_config_of_a_run_is_a_config_file(tmp_path):
   write_json(tmp_path / "config.json", saved)
   assert workdir.get_config(str(tmp_path)).to_dict() == config.to_dict()
   wrong: dict
-  for wrong in ({"trian": {}}, {"train": {"steps": "seven"}}, {"train": 3}, {"seed": 0}):
+  for wrong in ({"trian": {}}, {"train": {"steps": "seven"}}, {"train": 3}):
     write_json(tmp_path / "config.json", wrong)
     with pytest.raises(ConfigError, match=r"config\.json is damaged, or has other"):
       workdir.get_config(str(tmp_path))
+
+
+def test_a_run_that_is_older_than_a_field_had_its_default(tmp_path):
+  config = base.get_config()
+  older = config.to_dict()
+  before = older["train"].pop("log_every")
+  write_json(tmp_path / "config.json", older)
+  assert workdir.get_config(str(tmp_path)).to_dict() == config.to_dict()
+  given = door.flat(config)
+  workdir.check_same(tmp_path, given)
+  message = f"train.log_every was {before} and is now {before + 1}"
+  with pytest.raises(ConfigError, match=message):
+    workdir.check_same(tmp_path, given | {"train.log_every": before + 1})
 
 
 def test_a_folder_belongs_to_one_config_and_one_dataset(tmp_path):
