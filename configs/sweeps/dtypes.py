@@ -7,7 +7,8 @@ The claim is that the held-out masked-token loss at the end differs by less than
 (`lab.statistics.MARGIN`), by two one-sided paired t tests at the level 0.05. `auto` becomes
 bfloat16 there if the claim holds, if `benchmarks.training` shows packed BERT-mini and
 BERT-base to be at least 1.1 times as fast in bfloat16, and if these runs of BERT-tiny are
-no slower in it. Otherwise it stays float32.
+no slower in it. Otherwise it stays float32. docs/speed.md has the outcome: the claim has no
+power by these seeds, so it stays float32.
 """
 
 
