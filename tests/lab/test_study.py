@@ -19,6 +19,7 @@ from lab.studies import streams, study
 from lab.studies.paired_run import make_schedule
 from lab.studies.study import Arm, Study
 from launch.door import read_settings
+from launch.settings import OPTIONS
 from launch.sweep.jobs import Job
 from model import BertForPreTraining, hf
 from model.testing import relative_difference
@@ -255,7 +256,11 @@ class TestStudy:
     assert not is_finished(more_steps=1)
     assert not is_finished(arm=Arm(arm.name, {}, "constant", keep=True))
     assert not is_finished(seed=run.settings.data.seed + 1)
-    assert is_finished(field_to_come=3)  # the file is older than the field
+    rate = kept["run"]["config"]["data"].pop("mask_rate")  # newer than the file
+    assert rate == OPTIONS["data.mask_rate"].default
+    one.path(run).write_text(json.dumps(kept))
+    assert is_finished()
+    assert not is_finished(mask_rate=rate / 2)
     moved = tmp_path / "moved"
     moved.symlink_to(run.settings.data.directory)
     assert is_finished(directory=str(moved))  # the same data in another place
