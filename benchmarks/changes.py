@@ -8,7 +8,6 @@ compare losses and gradients with those of the step as it is.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,7 +67,10 @@ def _normal(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   z = jnp.abs(x) * math.sqrt(0.5)
   t = 1 / (1 + RATE * z)
   density = jnp.exp(-z * z)
-  tail = 0.5 * density * t * functools.reduce(lambda a, b: a * t + b, reversed(TERMS))
+  terms = jnp.zeros_like(t)
+  for term in reversed(TERMS):
+    terms = terms * t + term
+  tail = 0.5 * density * t * terms
   return jnp.where(x < 0, tail, 1 - tail), density * (1 / math.sqrt(2 * math.pi))
 
 
@@ -138,7 +140,10 @@ def _normalised(linear: blocks.Linear, inputs, residual, norm: LayerNorm) -> jax
   tokens = residual.size // residual.shape[-1]
   missing = -tokens % (ROWS * BLOCKS)
   flat = lambda x: jnp.pad(x.reshape(tokens, -1), ((0, missing), (0, 0)))  # noqa: E731
-  bias, scale, offset = (x[...] for x in (linear.bias, norm.scale, norm.bias))
+  assert linear.bias is not None
+  assert norm.scale is not None
+  assert norm.bias is not None
+  bias, scale, offset = linear.bias[...], norm.scale[...], norm.bias[...]
   output = residual_layer_norm(
     flat(product), bias, flat(residual), scale, offset, norm.epsilon
   )

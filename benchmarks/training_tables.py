@@ -75,7 +75,7 @@ def split(key: str) -> Key:
   """
   name, *rest = key.split(" ")
   dtype = rest.pop() if rest and rest[-1] in DTYPES else ""
-  return Key(name, *(rest or ["xla"]), dtype)
+  return Key(name, rest[0] if rest else "xla", dtype)
 
 
 def way_rows(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -139,7 +139,7 @@ def splash_attention(
 
   row_length, num_heads, head_size = query.shape[1:]
   shape = (row_length, row_length)
-  block = splash_block(row_length, window)
+  blocks: dict[str, Any] = dict.fromkeys(_SPLASH_BLOCKS, splash_block(row_length, window))
   mask: splash_attention_mask.Mask = splash_attention_mask.FullMask(shape)
   if window is not None:
     ahead = 0 if causal else window
@@ -148,7 +148,7 @@ def splash_attention(
     mask = splash_attention_mask.CausalMask(shape)
   kernel = splash.make_splash_mha(
     splash_attention_mask.MultiHeadMask([mask] * num_heads),
-    block_sizes=splash.BlockSizes(**dict.fromkeys(_SPLASH_BLOCKS, block)),
+    block_sizes=splash.BlockSizes(**blocks),
     head_shards=1,
     q_seq_shards=1,
     interpret=interpret,

@@ -1,6 +1,7 @@
 """Changes that wait for a GPU compute what the step computes as it is."""
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +27,11 @@ def test_losses_and_gradients_are_those_of_the_step_as_it_is(name, dtype):
   graphdef, params = packs.random_params(config)
   batch = packs.lay_out(packs.random_sequences(packs.PACKS))
 
+  untraced: Any = losses_of
+
   def trace():
     def loss(params):  # a new function, which JAX traces anew
-      return losses_of.__wrapped__(params, graphdef, batch, "sequence")[0]
+      return untraced.__wrapped__(params, graphdef, batch, "sequence")[0]
 
     return jax.jit(jax.value_and_grad(loss)).trace(params).lower()
 
@@ -98,9 +101,9 @@ def test_padding_is_the_last_segment_of_a_row():
   ids = jnp.array([[1, 1, 2, 0, 0], [1, 2, 3, 3, 3], [0, 0, 0, 0, 0]])
   found = changes.padding_as_a_segment(ids)
   assert found.tolist() == [[1, 1, 2, 3, 3], [1, 2, 3, 3, 3], [1, 1, 1, 1, 1]]
-  arrays = [jax.random.normal(jax.random.key(i), (3, 5, 2, 8)) for i in range(3)]
+  query, key, value = (jax.random.normal(jax.random.key(i), (3, 5, 2, 8)) for i in range(3))
   ours, theirs = (
-    attention.attention(*arrays, x, implementation="xla") for x in (found, ids)
+    attention.attention(query, key, value, x, implementation="xla") for x in (found, ids)
   )
   np.testing.assert_allclose(ours[ids > 0], theirs[ids > 0], rtol=1e-6)
 

@@ -228,7 +228,7 @@ def test_seeds_are_pooled_and_what_failed_is_told(tmp_path):
 def test_arms_are_compared_with_the_first_in_pairs_of_seeds(tmp_path):
   """Seed 1 of the second arm is not finished, so its pair does not count."""
   swept = make_sweep(tmp_path, grid=GRID)
-  scores = {"segment": [0.5, 0.9, 0.6], "none": [0.3, None, 0.5]}
+  scores: dict[str, list] = {"segment": [0.5, 0.9, 0.6], "none": [0.3, None, 0.5]}
   for run in swept.runs:
     score = scores[run.settings.model.config.attention_mask][run.settings.seed]
     if score is not None:
