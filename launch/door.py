@@ -143,7 +143,8 @@ def call(path: str | pathlib.Path, function: str, *arguments: str, where: str) -
       raise ConfigError(f"it defines no {function}()")
     return names[function](*arguments)
   except Exception as error:
-    own = isinstance(error, ConfigError)
+    # Config files refuse an argument by LookupError; its kinds, such as KeyError, are bugs.
+    own = isinstance(error, ConfigError) or type(error) is LookupError
     reason = str(error) if own else f"{type(error).__name__}: {error}"
     raise ConfigError(f"{where} cannot be used: {reason}") from error
 
