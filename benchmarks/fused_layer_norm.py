@@ -2,6 +2,8 @@
 
 The kernels are Pallas's, for GPUs by Triton. They read and write each array of tokens once,
 in the dtype of the model, and compute in float32. On CPUs they are interpreted, for tests.
+JAX 0.12 calls this use of Triton deprecated: if the kernels are kept, they go to Pallas's
+Mosaic GPU.
 """
 
 from __future__ import annotations
