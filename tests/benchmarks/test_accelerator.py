@@ -175,6 +175,7 @@ def test_dropout_is_timed_beside_the_step_without_it(bench, record, tmp_path):
   assert (row["case"], row["dropout"]) == ("tiny:128", "0.1")
 
 
+@pytest.mark.slow
 def test_changes_are_timed_beside_the_step_without_them(bench, record, tmp_path):
   record.add("changes", *bench.with_changes())
   found = written(tmp_path)["changes"]
