@@ -26,6 +26,7 @@ from benchmarks.accelerator_steps import (
   halving,
   plan_of,
 )
+from benchmarks.changes import CHANGES
 from lab.statistics import quartiles
 from lab.timing.models import make_config
 from lab.timing.speedup import make_batches
@@ -94,7 +95,8 @@ class Session:
     if name == "dropout":
       self._attempt(name, 50, self._dropout)
     if name == "changes":
-      self._attempt(name, 130, self._changes)
+      for change in CHANGES:
+        self._attempt(change, 40, functools.partial(self._change, change))
     if name == "train.py":
       self._attempt(name, 90, self._train)
     if name == "pytorch" and self.torch_device:
@@ -150,8 +152,8 @@ class Session:
   def _dropout(self):
     self.record.add("dropout", self._first_bench().with_dropout())
 
-  def _changes(self):
-    self.record.add("changes", *self._first_bench().with_changes())
+  def _change(self, name: str):
+    self.record.add("changes", self._first_bench().with_change(name))
 
   def _train(self):
     with tempfile.TemporaryDirectory() as folder:

@@ -149,15 +149,18 @@ class Bench:
     (timed,) = self._beside({"dropout": self._packed(dropout_rate=DROPOUT)}).values()
     return {"case": self.case.name, "rate": DROPOUT} | timed
 
-  def with_changes(self) -> list[dict[str, Any]]:
-    """Times packed steps with each of `CHANGES` alone, as `with_dropout` does."""
-    changed = {}
-    for name, applied in CHANGES.items():
-      if name not in OF_CUDNN_PACKED or self.implementation == "cudnn_packed":
-        with applied():
-          changed[name] = self._packed()
-    timed = self._beside(changed)
-    return [{"case": self.case.name, "change": name} | timed[name] for name in timed]
+  def with_change(self, name: str) -> dict[str, Any]:
+    """Times packed steps with one of `CHANGES`, as `with_dropout` does.
+
+    Raises:
+      ValueError: the change is one of another implementation of attention.
+    """
+    if name in OF_CUDNN_PACKED and self.implementation != "cudnn_packed":
+      raise ValueError(f"it changes cudnn_packed; here steps use {self.implementation}")
+    with CHANGES[name]():
+      changed = self._packed()
+    (timed,) = self._beside({name: changed}).values()
+    return {"case": self.case.name, "change": name} | timed
 
   def _packed(self, **fields) -> CompiledStep:
     """The packed step, compiled anew."""

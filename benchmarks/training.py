@@ -294,8 +294,8 @@ def main(arguments: list[str] | None = None):
   command.write(options, machine, tables=tables, ways=measured, not_run=reasons)
   name = "BERT" if isinstance(config, BertConfig) else "ModernBERT"
   print(
-    f"\n{name}-{options.size}, {dtype.name}, AdamW; {lengths.size} sequences of "
-    f"{options.histogram}, {lengths.mean():.1f} tokens on average; "
+    f"\n{name}-{options.size}, {', '.join(options.dtypes)}, AdamW; {lengths.size} "
+    f"sequences of {options.histogram}, {lengths.mean():.1f} tokens on average; "
     f"{options.batch_size} sequences a step, or {options.batch_size // 2} rows of packs; "
     f"{options.rounds} rounds\n"
   )

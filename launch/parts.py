@@ -251,7 +251,8 @@ class Model(Part):
   init_from: str = option("", 'folder with initial weights; "": random weights')
   dtype: str = option(
     "auto",
-    "The type of the computation: float32, bfloat16; auto: bfloat16 where that is faster.",
+    "The type of the computation: float32, bfloat16; auto: bfloat16 on TPUs and on GPUs "
+    "since Ampere, else float32.",
     one_of(("auto", "float32", "bfloat16")),
   )
 

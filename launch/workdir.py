@@ -25,6 +25,7 @@ from training.errors import ConfigError
 FILE = pathlib.Path(__file__)
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
+_GROUPS = {"data", "packing", "model", "optimizer", "train"}  # of all runs
 _WITHOUT_EFFECT = ("train.trackers",)  # fields that change no result
 # What a run that has begun cannot change: its model, its plan and its optimizer's state.
 _FIXED = "model.", "packing.", "optimizer.name"
@@ -167,9 +168,11 @@ def get_config(folder: str) -> Any:
   Raises:
     InputError: there is no run, or its `config.json` is damaged or has other fields.
   """
-  config = door.default_config().lock()  # what an older run lacks
+  config, stored = door.default_config().lock(), read_config(folder)
   try:
-    config.update(read_config(folder))
+    config.update(stored)  # fields that are newer than the run keep their defaults
+    if missing := _GROUPS - stored.keys():
+      raise KeyError(f"there is no {min(missing)}")
   except (KeyError, TypeError, AttributeError) as error:
     reason = str(error.args[0] if error.args else error).splitlines()[0]
     raise ConfigError(

@@ -10,6 +10,7 @@ import pytest
 
 from tests import house
 from tests.house import ROOT
+from tests.mutations import MUTATIONS
 
 OURS = {
   *("train", "eval", "predict", "tests", "packing", "pipeline", "model", "training"),
@@ -33,6 +34,14 @@ def test_packing_imports_slow_libraries_only_when_it_uses_them():
   program = "import sys, packing, packing.testing, packing.__main__; "
   program += f"assert not {set(slow.split())} & {{*sys.modules}}"
   subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("claim", MUTATIONS)
+def test_mutations_find_the_line_that_they_break_and_their_tests(claim):
+  for file, old, new, tests in MUTATIONS[claim]:
+    assert (ROOT / file).read_text().count(old) == 1, (file, old)
+    assert old != new
+    assert all((ROOT / test).exists() for test in tests.split())
 
 
 @pytest.fixture

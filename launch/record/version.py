@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import packing
@@ -15,9 +16,15 @@ def code_version() -> dict[str, str | None]:
   checkout, or without git.
   """
   describe = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty"]
+  others = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+  above = {"GIT_CEILING_DIRECTORIES": str(ROOT.parent)}  # a repository there is another
   try:
     told = subprocess.run(
-      [*describe, "--exclude=*"], capture_output=True, text=True, check=True
+      [*describe, "--exclude=*"],
+      env=others | above,
+      capture_output=True,
+      text=True,
+      check=True,
     ).stdout.strip()
   except (OSError, subprocess.CalledProcessError):
     told = ""

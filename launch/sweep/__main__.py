@@ -182,19 +182,20 @@ def main(arguments: list[str] | None = None) -> int:
   folder = pathlib.Path(
     options.workdir or pathlib.Path("runs", "sweeps", pathlib.Path(options.file).stem)
   )
+  failures: dict[str, str] = {}
+  kept = ""  # what is said of a stopped sweep
   try:
     for field in fields:
       if not field.startswith("--config.") or "=" not in field:
         raise ConfigError(f"Expected --config.FIELD=VALUE, found {field!r}.")
     sweep = load_sweep(options.file, fields)
-    if options.dry_run:
-      failures: dict[str, str] = {}
-    else:
+    if not options.dry_run:
       queue = [make_job(sweep, run, folder / run.name, fields) for run in sweep.runs]
       try:
-        failures = jobs.run_all(queue, jobs=options.jobs)
+        jobs.run_all(queue, jobs=options.jobs, failures=failures)
       except KeyboardInterrupt:
-        write(folder, tabulate(sweep, folder, {}), {})
+        write(folder, tabulate(sweep, folder, failures), failures)
+        kept = f"{folder / 'sweep.md'} has what is finished. "
         raise
     arms = tabulate(sweep, folder, failures)
     if not options.dry_run:
@@ -202,10 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
   except (InputError, OSError) as error:
     return fail(2, str(error))
   except KeyboardInterrupt:
-    told = "Stopped. Run the same command again to continue."
-    if (folder / "sweep.md").exists():
-      told = f"{folder / 'sweep.md'} has what is finished. {told}"
-    print(told, file=sys.stderr)
+    print(f"{kept}Stopped. Run the same command again to continue.", file=sys.stderr)
     return 130
   if options.json:
     print(json.dumps({"workdir": str(folder), "arms": arms}))

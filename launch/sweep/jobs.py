@@ -59,6 +59,7 @@ def run_all(
   *,
   jobs: int,
   environment: Mapping[str, str] | None = None,
+  failures: dict[str, str] | None = None,
 ) -> dict[str, str]:
   """Runs the jobs that are not finished, in order; a failure does not stop the others.
 
@@ -68,6 +69,7 @@ def run_all(
     queue: the jobs.
     jobs: how many run at a time.
     environment: variables for the commands, in addition to those of this process.
+    failures: where to note what fails, for a caller that may be interrupted.
 
   Returns:
     The last line that each failed command printed, by the name of its job.
@@ -75,7 +77,7 @@ def run_all(
   waiting = [job for job in queue if not job.is_finished()]
   shares = [cores()[slot::jobs] or cores() for slot in range(jobs)]
   running: dict[int, _Running] = {}
-  failures: dict[str, str] = {}
+  failures = {} if failures is None else failures
   news = _News(queue, waiting)
   try:
     while waiting or running:

@@ -176,9 +176,15 @@ def test_dropout_is_timed_beside_the_step_without_it(bench, record, tmp_path):
 
 
 @pytest.mark.slow
-def test_changes_are_timed_beside_the_step_without_them(bench, record, tmp_path):
-  record.add("changes", *bench.with_changes())
+def test_changes_are_timed_beside_the_step_without_them(
+  bench, record, tmp_path, monkeypatch
+):
+  session = make_session(record)
+  monkeypatch.setattr(session, "_bench", bench)
+  session.measure("changes")
   found = written(tmp_path)["changes"]
+  (name,) = OF_CUDNN_PACKED
+  assert left_out(tmp_path) == [(name, "it changes cudnn_packed; here steps use xla")]
   assert [x["change"] for x in found] == [
     name for name in CHANGES if name not in OF_CUDNN_PACKED
   ]

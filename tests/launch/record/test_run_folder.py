@@ -156,7 +156,7 @@ def test_the_config_of_a_run_is_a_config_file(tmp_path):
   write_json(tmp_path / "config.json", saved)
   assert workdir.get_config(str(tmp_path)).to_dict() == config.to_dict()
   wrong: dict
-  for wrong in ({"trian": {}}, {"train": {"steps": "seven"}}, {"train": 3}):
+  for wrong in ({"trian": {}}, {"train": {"steps": "seven"}}, {"train": 3}, {"seed": 0}):
     write_json(tmp_path / "config.json", wrong)
     with pytest.raises(ConfigError, match=r"config\.json is damaged, or has other"):
       workdir.get_config(str(tmp_path))
