@@ -329,11 +329,11 @@ def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):
   finish(tmp_path / "runs", longer.runs[2], 0.3)
   begun: list[str] = []
 
-  def run_all(queue, *, jobs):
+  def run_all(queue, *, jobs, failures):
     assert jobs == 4
     begun.extend(job.name for job in queue if not job.is_finished())
     finish(tmp_path / "runs", swept.runs[0], 0.4)
-    return {names[5]: "broken"}
+    failures[names[5]] = "broken"
 
   monkeypatch.setattr(sweep.jobs, "run_all", run_all)
   arguments = [str(path), "--workdir", str(tmp_path / "runs"), "--json", "--jobs=4"]
