@@ -146,7 +146,7 @@ class Bench:
       without, as medians and quartiles; `awaited` and `awaited_ratio`, the same of awaited
       steps; its `bytes` and `compile_seconds`.
     """
-    (timed,) = self._beside({"dropout": self._packed(dropout_rate=DROPOUT)}).values()
+    timed = self._beside("dropout", self._packed(dropout_rate=DROPOUT))
     return {"case": self.case.name, "rate": DROPOUT} | timed
 
   def with_change(self, name: str) -> dict[str, Any]:
@@ -159,30 +159,25 @@ class Bench:
       raise ValueError(f"it changes cudnn_packed; here steps use {self.implementation}")
     with CHANGES[name]():
       changed = self._packed()
-    (timed,) = self._beside({name: changed}).values()
-    return {"case": self.case.name, "change": name} | timed
+    return {"case": self.case.name, "change": name} | self._beside(name, changed)
 
   def _packed(self, **fields) -> CompiledStep:
-    """The packed step, compiled anew."""
+    """Compiles the packed step again, with other fields of the model's config."""
     programs = self.case.programs(self.implementation, self._dtype, **fields)
     return compile_step(programs["packed"], self._placed["packed"][0])
 
-  def _beside(self, changed: Mapping[str, CompiledStep]) -> dict[str, dict[str, Any]]:
-    """Times steps and the packed step as it is, in turns; by name, as `with_dropout`."""
-    pace, steps = self._pace, {"packed": self._steps["packed"], **changed}
-    name = ", ".join(changed)
+  def _beside(self, name: str, changed: CompiledStep) -> dict[str, Any]:
+    """Times a step and the packed step as it is, in turns; returns as `with_dropout`."""
+    pace, steps = self._pace, {"packed": self._steps["packed"], name: changed}
     seconds = in_turns(self._runs(steps, pace.steps), rounds=pace.blocks, name=name)
     awaited = in_turns(self._runs(steps, 1), rounds=pace.awaited, name=f"{name}, each")
     return {
-      name: {
-        "seconds": quartiles(seconds[name] / pace.steps),
-        "ratio": quartiles(seconds[name] / seconds["packed"]),
-        "awaited": quartiles(awaited[name]),
-        "awaited_ratio": quartiles(awaited[name] / awaited["packed"]),
-        "bytes": step.bytes,
-        "compile_seconds": step.seconds,
-      }
-      for name, step in changed.items()
+      "seconds": quartiles(seconds[name] / pace.steps),
+      "ratio": quartiles(seconds[name] / seconds["packed"]),
+      "awaited": quartiles(awaited[name]),
+      "awaited_ratio": quartiles(awaited[name] / awaited["packed"]),
+      "bytes": changed.bytes,
+      "compile_seconds": changed.seconds,
     }
 
   def kinds(self, steps: int = 3) -> dict[str, dict[str, float]]:

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 ROWS = 8  # tokens that a program computes at once
-BLOCKS = 8  # of so many tokens, one after the other, in a program of the gradients
+BLOCKS = 8  # groups of so many tokens that a program of the backward pass takes in turn
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))

@@ -74,6 +74,13 @@ def _widened_backward(saved, gradient):
 _widened_product.defvjp(_widened_forward, _widened_backward)
 
 
+# The three products of attention. XLA cannot compute the last on CPUs in bfloat16 if its
+# operands change places.
+_OVER_WIDTH = "BQNH,BKNH->BNQK"
+_OVER_KEYS = "BNQK,BKNH->BQNH"
+_OVER_QUERIES = "BNQK,BQNH->BKNH"
+
+
 def wide_einsum(equation: str, *arrays: jax.Array) -> jax.Array:
   """An einsum of arrays of one dtype, in at least float32."""
   wide = np.promote_types(arrays[0].dtype, np.float32)
@@ -87,7 +94,7 @@ def attention_scores(query: jax.Array, key: jax.Array) -> jax.Array:
   The gradient is rounded to the dtype of `query` before it is multiplied. JAX's own
   multiplies float32 with bfloat16, for which CPUs have no instructions.
   """
-  return wide_einsum("BQNH,BKNH->BNQK", query, key)
+  return wide_einsum(_OVER_WIDTH, query, key)
 
 
 def _scores_forward(query, key):
@@ -97,9 +104,8 @@ def _scores_forward(query, key):
 def _scores_backward(saved, gradient):
   query, key = saved
   gradient = gradient.astype(query.dtype)
-  of_query = wide_einsum("BNQK,BKNH->BQNH", gradient, key)
-  # XLA cannot compute this one on CPUs in bfloat16 if the operands change places.
-  of_key = wide_einsum("BNQK,BQNH->BKNH", gradient, query)
+  of_query = wide_einsum(_OVER_KEYS, gradient, key)
+  of_key = wide_einsum(_OVER_QUERIES, gradient, query)
   return of_query.astype(query.dtype), of_key.astype(key.dtype)
 
 
@@ -112,7 +118,7 @@ def weighted_values(weights: jax.Array, value: jax.Array) -> jax.Array:
 
   Its gradient is rounded as that of `attention_scores`.
   """
-  return wide_einsum("BNQK,BKNH->BQNH", weights, value)
+  return wide_einsum(_OVER_KEYS, weights, value)
 
 
 def _weighted_forward(weights, value):
@@ -122,8 +128,8 @@ def _weighted_forward(weights, value):
 def _weighted_backward(saved, gradient):
   weights, value = saved
   gradient = gradient.astype(value.dtype)
-  of_weights = wide_einsum("BQNH,BKNH->BNQK", gradient, value)
-  of_value = wide_einsum("BNQK,BQNH->BKNH", weights, gradient)
+  of_weights = wide_einsum(_OVER_WIDTH, gradient, value)
+  of_value = wide_einsum(_OVER_QUERIES, weights, gradient)
   return of_weights.astype(weights.dtype), of_value.astype(value.dtype)
 
 

@@ -26,8 +26,6 @@ BASELINES = {
   "eval_mlm_accuracy": "unigram_mlm_accuracy",
   "eval_nsp_accuracy": "nsp_majority_accuracy",
 }
-
-
 # Columns that arms are compared in, by pairs of runs with the same seed.
 _COMPARED = [name for name in COLUMNS if name.startswith(("best_", "eval_"))]
 

@@ -30,7 +30,7 @@ def test_losses_and_gradients_are_those_of_the_step_as_it_is(name, dtype):
   untraced: Any = losses_of
 
   def trace():
-    def loss(params):  # a new function, which JAX traces anew
+    def loss(params):  # a new function each time, so that JAX traces it again
       return untraced.__wrapped__(params, graphdef, batch, "sequence")[0]
 
     return jax.jit(jax.value_and_grad(loss)).trace(params).lower()
@@ -42,7 +42,7 @@ def test_losses_and_gradients_are_those_of_the_step_as_it_is(name, dtype):
   (loss, gradients), (other, others) = (x.compile()(params) for x in (as_it_is, changed))
   limit = {"float32": 5e-4, "bfloat16": 3e-2}[dtype]
   assert abs(loss - other) < limit * float(loss)
-  # All gradients together, since those of keys' biases are 0 but for rounding.
+  # Compare all gradients at once: those of the keys' biases are zero up to rounding errors.
   ours, theirs = (
     np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
     for tree in (others, gradients)
