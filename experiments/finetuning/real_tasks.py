@@ -84,16 +84,23 @@ def config_of(task: str) -> str:
 
 
 def files(
-  task: str, data: str | os.PathLike[str], folder: pathlib.Path, *, at_most: int = 0
+  task: str,
+  data: str | os.PathLike[str],
+  folder: pathlib.Path,
+  *,
+  at_most: int = 0,
+  held_out_at_most: int = 0,
 ) -> Files:
   """The files of one of `TASKS`.
 
   Args:
     task: its name.
     data: the folder with real data.
-    folder: for a subset of the training set, if there is one.
+    folder: for subsets, if there are any.
     at_most: examples to train on, drawn at random; 0 for all. For SQuAD, whole articles
       are drawn until there are at least as many.
+    held_out_at_most: the same of the dev set, for SQuAD alone: that of the other tasks is
+      always whole.
 
   Raises:
     InputError: a file is missing, or does not have the expected layout.
@@ -103,6 +110,9 @@ def files(
     held_out = real_data.find(data, "squad/dev-v1.1*.json*")
     if at_most:
       source = _some_articles(source, folder / f"squad-{at_most}.json", at_most)
+    if held_out_at_most:
+      path = folder / f"squad-dev-{held_out_at_most}.json"
+      held_out = _some_articles(held_out, path, held_out_at_most)
     return Files(str(source), str(held_out), longest=_SQUAD_ROW, at_once=8)
   if task == PAIRS:
     sentences = files("stsb", data, folder, at_most=at_most)

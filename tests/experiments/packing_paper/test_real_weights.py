@@ -95,13 +95,14 @@ def test_its_exhibits(data, tmp_path, monkeypatch):
   monkeypatch.setattr(table_3, "GLUE", ("mrpc",))
   after = part.sibling("real_downstream")
   tables = table_3.exhibits(after)
-  assert [x.name for x in tables] == ["Table 3, on GLUE", "Table 3, gently, on STS-B"]
-  for table, task in zip(tables, ("mrpc", "stsb_pairs"), strict=True):
+  where = ("on GLUE", "gently, on STS-B", "gently, on SQuAD")
+  assert [x.name for x in tables] == [f"Table 3, {x}" for x in where]
+  for table, task in zip(tables, ("mrpc", "stsb_pairs", "squad"), strict=True):
     rows = [line.split("|")[1].strip() for line in table.text.splitlines() if "|" in line]
     assert rows[2:] == [task]
-  assert [len(x.statements) for x in tables] == [1, 2]
-  # Three scores and four; and four gentle runs with their logs and weights.
-  assert len(list((after.folder / "runs").iterdir())) == 19
+  assert [len(x.statements) for x in tables] == [1, 2, 1]
+  # Three scores, four and three; and four gentle runs with their logs and weights.
+  assert len(list((after.folder / "runs").iterdir())) == 22
   for kept in (part.folder / "runs").glob("*/"):
     shutil.rmtree(kept)  # of finished runs their files are enough
   assert table_3.exhibits(after) == tables
