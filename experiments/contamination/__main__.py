@@ -254,7 +254,7 @@ def exhibits(part: Part) -> list[Exhibit]:
   models = {arm.name: study.kept_of(arm.name) for arm in study.arms}
   data = study.runs[0][1].settings.data.directory  # exists even if the models were deleted
   overrides = FIELDS | {"data.vocab_file": f"{data}/tokenizer.json"}
-  runs = pretrained.make_runs(models, tasks, part.folder, overrides)
+  fine_tuned = pretrained.make_studies(models, tasks, part.folder, overrides)
   pairs = pathlib.Path(tasks[SIMILARITY].held_out_source).read_bytes()
   of_data = hashlib.sha256(pairs).hexdigest()[:8]
 
@@ -263,8 +263,8 @@ def exhibits(part: Part) -> list[Exhibit]:
 
   every = study.kept_of(*models)
   kept = {model for model in every if records.read(rank_of(model)) is None}
-  results = study.run(kept=kept | pretrained.to_start_from(runs))
-  scores = pretrained.fine_tune(runs, models, jobs=part.jobs)
+  results = study.run(kept=kept | pretrained.to_start_from(fine_tuned))
+  scores = pretrained.fine_tune(fine_tuned, models, jobs=part.jobs)
   correlations: Scores = {
     arm: [
       made_once(

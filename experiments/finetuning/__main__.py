@@ -13,7 +13,7 @@ import functools
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,20 +23,13 @@ from experiments.finetuning.real_tasks import (
   LEARNING_RATE,
   Files,
 )
-from experiments.finetuning.runs import Runs, run_all
+from experiments.finetuning.run import Same
 from lab import command, real_data, report
 from lab.exhibits import Exhibit, Part, Statement, judged
 from lab.options import add_some
 from lab.pictures import figure, legend_below, save
 from lab.statistics import mean_and_sd, same_score
-from launch.data import make_held_out, prepare_dataset
-from launch.init_from import pooling_of
-from launch.settings import RunSettings
-from launch.sweep.file import Run, make_sweep
-from model import weights
-from training.evaluation import embed, predict
-from training.mesh import make_mesh
-from training.step import ModelProgram
+from lab.studies.study import Arm, Study, run_all
 
 SEEDS = 5  # of each arm; the first is 1
 FEWER_SEEDS = {real_tasks.PAIRS: 3, "squad": 1}
@@ -49,62 +42,50 @@ NAMES = {"packed": "packed", "no_mask": "packed without mask", "unpacked": "unpa
 COST = {"packed": 1, "no_mask": 1, "unpacked": 3}  # of a run, roughly
 PICTURE = "scores.png"
 SPEED = "sequences_per_second"  # in the summary of a run
-TOLERANCE = 1e-4  # of predicted numbers; classes and answers have to be the same
 
 Scores = dict[str, dict[str, list[float]]]  # by metric and arm, in percent, one a seed
 
 
-class Same(NamedTuple):
-  """The predictions of one checkpoint on the dev set, packed and one sequence a row.
-
-  Attributes:
-    sequences: how many are predicted.
-    different: how many differ in class, in the most likely start or end, or by more than
-      `TOLERANCE` in the predicted number or vector.
-    largest: the largest difference of a logit, or of a number of a vector.
-  """
-
-  sequences: int
-  different: int
-  largest: float
-
-
-def make_runs(
+def make_study(
   name: str,
   files: Files,
-  folder: pathlib.Path,
+  part: Part,
   *,
   seeds: int,
   overrides: Mapping[str, Any],
-) -> Runs:
+) -> Study:
   """The runs of a task: all arms with all seeds."""
-  directory = folder / "data" / name
+  directory = part.folder / "data" / name
   rows = {
     "data.max_sequence_length": files.longest,
     "train.micro_batch_size": files.at_once,
     "data.directory": f"{directory}-rows",
   }
-  spec = {
-    "config": real_tasks.config_of(name),
-    "overrides": files.overrides(directory)
+  arms = ARMS | {"unpacked": ARMS["unpacked"] | rows}
+  size = pathlib.Path(files.source).stat().st_size
+  return Study(
+    part.folder,
+    [Arm(arm, fields, cost=COST[arm] * size) for arm, fields in arms.items()],
+    files.overrides(directory)
     | {"optimizer.learning_rate": LEARNING_RATE}
     | dict(overrides),
-    "arms": ARMS | {"unpacked": ARMS["unpacked"] | rows},
-    "grid": {"seed": list(range(1, seeds + 1))},
-  }
-  size = pathlib.Path(files.source).stat().st_size
-  costs = {arm: cost * size for arm, cost in COST.items()}
-  return Runs(name, make_sweep(spec, where=f"the runs of {name}"), folder, look, costs)
+    seeds,
+    part.jobs,
+    config=real_tasks.config_of(name),
+    module="experiments.finetuning.run",
+    name=name,
+  )
 
 
-def look(run: Run, place: pathlib.Path) -> dict[str, Any]:
-  """For a packed run, how its predictions differ from those with one sequence a row."""
-  return {"same": compare_predictions(run.settings, place)} if run.arm == "packed" else {}
+def summaries_of(study: Study) -> dict[str, list[Mapping[str, Any]]]:
+  """The summaries that train.py wrote for the finished runs, by arm and seed."""
+  results = study.results().items()
+  return {arm: [result["summary"] for result in of_arm] for arm, of_arm in results}
 
 
-def scores_of(runs: Runs) -> Scores:
+def scores_of(study: Study) -> Scores:
   """The dev set's metrics after the last step; `score` is their mean, if there are two."""
-  arms = {arm: runs.summaries(arm) for arm in ARMS}
+  arms = summaries_of(study)
   first = arms["packed"][0]
   names = [n for n in first if n.startswith("eval_") and n != "eval_loss"]
   return {
@@ -115,47 +96,19 @@ def scores_of(runs: Runs) -> Scores:
   }
 
 
-def compare_predictions(settings: RunSettings, folder: pathlib.Path) -> Same:
-  """Predicts a run's dev set packed and unpacked, with its newest checkpoint."""
-  stored = weights.open_folder(folder)
-  program = ModelProgram(stored.config, mesh=make_mesh(1), head=stored.head)
-  params = stored.load()
-  dataset = prepare_dataset(settings.data)
-  pairs = settings.data.task == "scored_pairs"
-  pooling = pooling_of(settings, stored).mode if pairs else ""
-  outputs = []
-  for run in (settings, settings.changed({"packing.algorithm": "none"})):
-    (held_out, *_) = make_held_out(run, dataset, pooling=pooling)
-    if pairs:
-      outputs.append(embed(program, params, held_out.batches(), pooling=pooling))
-    else:
-      outputs.append(predict(program, params, held_out.batches()).logits)
-  return Same(
-    len(outputs[0]),
-    sum(_differ(a, b, numbers=pairs) for a, b in zip(*outputs, strict=True)),
-    max(float(np.abs(a - b).max()) for a, b in zip(*outputs, strict=True)),
-  )
-
-
-def _differ(a: np.ndarray, b: np.ndarray, *, numbers: bool) -> bool:
-  if numbers or a.shape == (1,):
-    return not np.allclose(a, b, rtol=0, atol=TOLERANCE)
-  return not np.isfinite([a, b]).all() or bool((a.argmax(0) != b.argmax(0)).any())
-
-
 # -------------------------------------------------------------------------- the results
 
 
-def statements(runs: Runs) -> list[Statement]:
+def statements(study: Study) -> list[Statement]:
   """The tested statements about a task."""
-  score = scores_of(runs)["score"]
-  same = [Same(*result["same"]) for result in runs.results("packed")]
+  score = scores_of(study)["score"]
+  same = [Same(*result["same"]) for result in study.results()["packed"]]
   number = sum(one.different for one in same)
   of_all = sum(one.sequences for one in same)
   return [
-    same_score(f"{runs.task}: packed and unpacked runs reach the same score", **score),
+    same_score(f"{study.name}: packed and unpacked runs reach the same score", **score),
     judged(
-      f"{runs.task}: one model predicts the same packed and unpacked",
+      f"{study.name}: one model predicts the same packed and unpacked",
       number == 0,
       f"{number} of {of_all:,} predictions differ; the largest difference of a logit is "
       f"{max(one.largest for one in same):.1e}",
@@ -163,26 +116,27 @@ def statements(runs: Runs) -> list[Statement]:
   ]
 
 
-def score_table(tasks: Sequence[Runs]) -> str:
+def score_table(tasks: Sequence[Study]) -> str:
   """Means and standard deviations of the metrics over the seeds."""
   rows = []
-  for runs in tasks:
-    scores = scores_of(runs)
+  for study in tasks:
+    scores = scores_of(study)
     if len(scores) == 2:  # a metric, and the score, which is the same
       del scores["score"]
     for metric, arms in scores.items():
       cells = [mean_and_sd(arms[arm], digits=1) for arm in NAMES]
-      rows.append([runs.task, metric.replace("_", " "), *cells])
+      rows.append([study.name, metric.replace("_", " "), *cells])
   return report.table(["task", "metric", *NAMES.values()], rows, left=(0, 1))
 
 
-def work_table(tasks: Sequence[Runs]) -> str:
+def work_table(tasks: Sequence[Study]) -> str:
   """Rows of an epoch, and the speed of training, packed and unpacked."""
   rows = []
-  for runs in tasks:
-    packed, unpacked = (runs.summaries(arm) for arm in ("packed", "unpacked"))
+  for study in tasks:
+    results, summaries = study.results(), summaries_of(study)
+    packed, unpacked = summaries["packed"], summaries["unpacked"]
     lengths = [
-      runs.results(arm)[0]["config"]["data"]["max_sequence_length"]
+      results[arm][0]["run"]["config"]["data"]["max_sequence_length"]
       for arm in ("packed", "unpacked")
     ]
     ratio = np.mean(_values(packed, "speedup_measured"))
@@ -191,7 +145,7 @@ def work_table(tasks: Sequence[Runs]) -> str:
     in_training = np.median(_values(packed, SPEED)) / np.median(_values(unpacked, SPEED))
     rows.append(
       [
-        runs.task,
+        study.name,
         f"{packed[0]['sequences']:,}",
         f"{packed[0]['packs']:,}",
         f"{packed[0]['packing_factor']:.2f}",
@@ -209,16 +163,16 @@ def work_table(tasks: Sequence[Runs]) -> str:
   return report.table(header, rows)
 
 
-def sequences_a_step(tasks: Sequence[Runs]) -> str:
+def sequences_a_step(tasks: Sequence[Study]) -> str:
   """How many sequences a step has on average, packed and unpacked."""
 
-  def of(runs: Runs, arm: str) -> float:
-    first = runs.summaries(arm)[0]
+  def of(study: Study, arm: str) -> float:
+    first = summaries_of(study)[arm][0]
     return first["epochs"] * first["sequences"] / first["steps"]
 
   each = [
-    f"{runs.task} {of(runs, 'packed'):.1f} against {of(runs, 'unpacked'):.1f}"
-    for runs in tasks
+    f"{study.name} {of(study, 'packed'):.1f} against {of(study, 'unpacked'):.1f}"
+    for study in tasks
   ]
   return (
     "A packed step holds whole packs, so it has only about as many sequences as an "
@@ -230,19 +184,19 @@ def _values(summaries: Sequence[Mapping[str, Any]], name: str) -> list[float]:
   return [one[name] for one in summaries]
 
 
-def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
+def exhibit(part: Part, tasks: Sequence[Study]) -> Exhibit:
   """The tables and tests of tasks whose runs are finished."""
   apart = []
-  for runs in tasks:
-    score = scores_of(runs)["score"]
+  for study in tasks:
+    score = scores_of(study)["score"]
     difference = np.mean(np.subtract(score["packed"], score["unpacked"]))
-    apart.append(f"{runs.task} {difference:+.1f}")
+    apart.append(f"{study.name} {difference:+.1f}")
   return part.exhibit(
     "Fine-tuning",
     "packed, unpacked, and packed without the mask",
     f"Score of packed minus unpacked fine-tuning, in points: {', '.join(apart)}.",
     claim="Fine-tuning can be packed, too: the scores and the predictions are the same.",
-    statements=[statement for runs in tasks for statement in statements(runs)],
+    statements=[statement for study in tasks for statement in statements(study)],
     pictures=[draw(part.folder, tasks)],
     text="\n\n".join(
       [
@@ -261,15 +215,15 @@ def exhibit(part: Part, tasks: Sequence[Runs]) -> Exhibit:
   )
 
 
-def draw(folder: pathlib.Path, tasks: Sequence[Runs]) -> str:
+def draw(folder: pathlib.Path, tasks: Sequence[Study]) -> str:
   """Draws the score of each run, by task and arm; returns the picture's name."""
   drawing = figure(10, 4.5)
   axes = drawing.add_subplot()
   for i, (arm, name) in enumerate(NAMES.items()):
-    scores = [scores_of(runs)["score"][arm] for runs in tasks]
+    scores = [scores_of(study)["score"][arm] for study in tasks]
     places = np.repeat(np.arange(len(tasks)), [len(x) for x in scores]) + 0.2 * (i - 1)
     axes.plot(places, np.concatenate(scores), "o", label=name, markersize=5, alpha=0.6)
-  axes.set_xticks(range(len(tasks)), [runs.task for runs in tasks])
+  axes.set_xticks(range(len(tasks)), [study.name for study in tasks])
   axes.set_ylabel("score, %")
   legend_below(drawing, len(NAMES))
   save(drawing, folder / PICTURE, "The score of each run on the dev set")
@@ -279,7 +233,7 @@ def draw(folder: pathlib.Path, tasks: Sequence[Runs]) -> str:
 # ----------------------------------------------------------------------------- the command
 
 
-def make_tasks(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Runs]:
+def make_tasks(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Study]:
   """The runs of some tasks.
 
   Raises:
@@ -293,7 +247,7 @@ def make_tasks(part: Part, names: Sequence[str] = real_tasks.TASKS) -> list[Runs
     at_most = AT_MOST.get(name, 0)
     files = real_tasks.files(name, data, part.folder / "text", at_most=at_most)
     seeds = part.seeds or FEWER_SEEDS.get(name, SEEDS)
-    made.append(make_runs(name, files, part.folder, seeds=seeds, overrides=overrides))
+    made.append(make_study(name, files, part, seeds=seeds, overrides=overrides))
   return made
 
 

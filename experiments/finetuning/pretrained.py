@@ -8,80 +8,82 @@ from typing import Any
 
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import Files
-from experiments.finetuning.runs import Runs, run_all
 from lab.statistics import mean_and_sd
-from lab.studies.study import prepare_data, weights_digest
+from lab.studies.identity import weights_digest
+from lab.studies.study import Arm, Study, prepare_data, run_all
 from lab.table import table
-from launch.sweep.file import make_sweep
 
 Scores = dict[str, list[float]]  # by arm, percent, a value a seed
 Models = Mapping[str, Sequence[pathlib.Path]]  # by arm, the directories by seed
 
 
-def make_runs(
+def make_studies(
   models: Models,
   tasks: Mapping[str, Files],
   folder: pathlib.Path,
   overrides: Mapping[str, Any],
-) -> list[Runs]:
+) -> list[Study]:
   """The packed runs of each task, one for each model.
 
+  Their arms are named as those of pretraining; their seeds begin with 0.
+
   Args:
-    models: the directories of each arm by seed.
+    models: the directories of each arm by seed, as `Study.kept_of` has them.
     tasks: the files of each task, by its name in configs/glue.py, or squad.
     folder: for the runs; finished runs are kept.
     overrides: fields of the config of all runs.
   """
-  arms = {
-    name_of(directory): {"model.init_from": str(directory), "seed": seed}
-    for directories in models.values()
-    for seed, directory in enumerate(directories)
-  }
-  all_runs = []
-  for task, files in tasks.items():
-    of_task = files.overrides(folder / "data" / task)
-    spec = {
-      "config": real_tasks.config_of(task),
-      "overrides": of_task | dict(overrides),
-      "arms": arms,
-    }
-    sweep = make_sweep(spec, where=f"fine-tuning on {task}")
-    all_runs.append(Runs(task, sweep, folder))
-  return all_runs
+  arms = [Arm(_arm(x), {}, starts_from=x) for x in models.values()]
+  seeds = max(map(len, models.values()))
+  return [
+    Study(
+      folder,
+      arms,
+      files.overrides(folder / "data" / task) | dict(overrides),
+      seeds,
+      config=real_tasks.config_of(task),
+      module="lab.studies.trained_run",
+      first_seed=0,
+      name=task,
+    )
+    for task, files in tasks.items()
+  ]
 
 
-def to_start_from(all_runs: Sequence[Runs]) -> set[pathlib.Path]:
+def _arm(directories: Sequence[pathlib.Path]) -> str:
+  """The name of the arm of pretraining that has kept some models."""
+  return directories[0].name.partition(",seed=")[0]
+
+
+def to_start_from(studies: Sequence[Study]) -> set[pathlib.Path]:
   """The models from which unfinished runs start; prepares the data of all runs."""
-  prepare_data(run for runs in all_runs for run in runs.sweep.runs)
-  pairs = ((runs, run) for runs in all_runs for run in runs.sweep.runs)
-  unfinished = (run for runs, run in pairs if not runs.process(run).is_finished())
+  every = [(study, arm, run) for study in studies for arm, run in study.runs]
+  prepare_data(run for *_, run in every)
+  unfinished = (run for study, arm, run in every if not study.job(arm, run).is_finished())
   return {pathlib.Path(run.settings.model.init_from) for run in unfinished}
 
 
-def fine_tune(all_runs: Sequence[Runs], models: Models, *, jobs: int) -> dict[str, Scores]:
+def fine_tune(studies: Sequence[Study], models: Models, *, jobs: int) -> dict[str, Scores]:
   """Makes runs, `jobs` at a time; returns the scores after the last step, by task.
 
   Raises:
     Stopped: some runs failed; has the last line of each.
   """
-  run_all(all_runs, number=jobs)
-  return {runs.task: scores_of(runs, models) for runs in all_runs}
+  run_all(studies, number=jobs)
+  return {study.name: scores_of(study, models) for study in studies}
 
 
-def scores_of(runs: Runs, models: Models, metric: str = "score") -> Scores:
-  """A metric of the finished runs of a task."""
+def scores_of(study: Study, models: Models, metric: str = "score") -> Scores:
+  """A metric of the finished runs of a task, by arm of `models`."""
+  results = study.results()
   return {
-    arm: [
-      100 * summary[f"eval_{metric}"]
-      for directory in directories
-      for summary in runs.summaries(name_of(directory))
-    ]
-    for arm, directories in models.items()
+    name: [100 * x["summary"][f"eval_{metric}"] for x in results[_arm(directories)]]
+    for name, directories in models.items()
   }
 
 
 def name_of(directory: pathlib.Path) -> str:
-  """The name of a model's fine-tuning run; other weights give another name."""
+  """A name for what is made from a model; other weights give another name."""
   return f"{directory.name}-{(weights_digest(str(directory)) or '')[:8]}"
 
 

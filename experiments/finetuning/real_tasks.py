@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lab import real_data
-from lab.studies.study import COMPUTATION
 from packing import InputError
 from pipeline.sources import compressed
 
@@ -42,7 +41,7 @@ class Files(NamedTuple):
 
     `directory` is for the prepared examples.
     """
-    return COMPUTATION | {
+    return {
       "data.source": self.source,
       "data.held_out_source": self.held_out_source,
       "data.columns": self.columns,

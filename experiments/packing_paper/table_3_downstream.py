@@ -67,10 +67,10 @@ def fine_tune(part: Part, models: Models, studies: Sequence[Study]) -> Scores:
     "optimizer.learning_rate": LEARNING_RATE,
   }
   overrides |= QUICK if part.quick else {}
-  runs = pretrained.make_runs(models, tasks, folder, overrides)
+  fine_tuned = pretrained.make_studies(models, tasks, folder, overrides)
   for study in studies:
-    study.run(kept=pretrained.to_start_from(runs))
-  return pretrained.fine_tune(runs, models, jobs=part.jobs)[TASK]
+    study.run(kept=pretrained.to_start_from(fine_tuned))
+  return pretrained.fine_tune(fine_tuned, models, jobs=part.jobs)[TASK]
 
 
 def difference(scores: Scores, a: str, b: str) -> str:

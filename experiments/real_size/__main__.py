@@ -17,7 +17,6 @@ lab/real_data.py; once --prepared has the data, it is not needed.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import pathlib
@@ -36,16 +35,15 @@ import jax
 
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
-from experiments.finetuning.runs import Runs, run_all
 from experiments.packing_paper.curves.arms import lasting
 from experiments.real_size import results
 from experiments.real_size.results import is_finished, last, read
 from lab import command, options, real_data, report
 from lab import part as parts
 from lab.exhibits import Exhibit, Part
-from lab.studies import study as studies
+from lab.studies.identity import known_by, weights_digest
 from lab.studies.paired_run import PairedRun
-from lab.studies.study import Arm, Study
+from lab.studies.study import Arm, Study, identity, run_jobs, stop_if_failed
 from launch.data import prepare_dataset
 from launch.door import read_settings
 from launch.parts import PREPARED
@@ -177,37 +175,34 @@ def _write(study: Study, arm: Arm, run: Run, result: Mapping[str, Any]):
   """Writes a record, unless an earlier start of the command came further."""
   before = read(study, arm, run)
   if before is None or last(before)["step"] <= last(result)["step"]:
-    about = {"run": studies.identity(arm, run.settings)} | studies.known_by(run.settings)
+    about = {"run": identity(arm, run.settings)} | known_by(run.settings)
     study.path(run).parent.mkdir(parents=True, exist_ok=True)
     write_json(study.path(run), {**about, **result})
 
 
-def make_tasks(part: Part, study: Study, prepared: pathlib.Path) -> dict[str, Runs]:
-  """The fine-tuning runs of each task, from the weights that pretraining has kept."""
-  kept = {
-    arm.name: [x for x in study.kept_of(arm.name) if studies.weights_digest(str(x))]
-    for arm in ARMS
-    if arm.keep
-  }
+def make_tasks(part: Part, study: Study, prepared: pathlib.Path) -> dict[str, Study]:
+  """The fine-tuning runs of each task, once pretraining has kept some weights."""
+  models = {arm.name: study.kept_of(arm.name) for arm in ARMS if arm.keep}
+  if not any(weights_digest(str(x)) for folders in models.values() for x in folders):
+    return {}
   made = {}
-  for task in TASKS if any(kept.values()) else ():
+  for task in TASKS:
     fields = ON_DEVICE | {"data.directory": str(prepared / task)}
     fields |= real_tasks.QUICK if part.quick else {}
     files = {task: Files(PREPARED, "")}
-    (made[task],) = pretrained.make_runs(kept, files, part.folder, fields)
+    (made[task],) = pretrained.make_studies(models, files, part.folder, fields)
   return made
 
 
-def fine_tune(tasks: Mapping[str, Runs], clock: Clock) -> Iterator[None]:
+def fine_tune(tasks: Mapping[str, Study], clock: Clock) -> Iterator[None]:
   """Makes the runs that have not ended, while there is time; pauses after each."""
   longest = 0.0
-  for runs in tasks.values():
-    for run in runs.sweep.runs:
-      has_weights = pathlib.Path(run.settings.model.init_from).is_dir()
-      if has_weights and runs.read(run) is None and clock.left > longest:
+  for study in tasks.values():
+    for arm, run in study.runs:
+      job, weights = study.job(arm, run), pathlib.Path(run.settings.model.init_from)
+      if weights.is_dir() and not job.is_finished() and clock.left > longest:
         start = time.monotonic()
-        one = dataclasses.replace(runs.sweep, runs=[run])
-        run_all([dataclasses.replace(runs, sweep=one)], number=1)
+        stop_if_failed(run_jobs([job], number=1), total=1)
         longest = max(longest, time.monotonic() - start)
         yield
 
@@ -222,7 +217,7 @@ def exhibits(
     Stopped: a loss is not finite, or fine-tuning failed.
   """
   prepare_data(part, study, prepared)
-  clock, tasks = Clock(minutes), dict[str, Runs]()
+  clock, tasks = Clock(minutes), dict[str, Study]()
 
   def known() -> list[Exhibit]:
     print(f"{max(clock.left, 0) / 60:.1f} minutes left", file=sys.stderr, flush=True)

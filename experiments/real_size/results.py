@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.finetuning.runs import Runs
 from experiments.packing_paper.curves.claims import long_enough
 from experiments.packing_paper.curves.tables import NAMES, mean_difference, table
 from lab import pictures, report
@@ -57,7 +56,7 @@ def of_arms(study: Study) -> dict[str, list[dict[str, Any]]]:
   }
 
 
-def left_out(study: Study, tasks: Mapping[str, Runs]) -> str:
+def left_out(study: Study, tasks: Mapping[str, Study]) -> str:
   """What is not run, or not to its end, as a paragraph; "" if nothing is."""
   lines = []
   for arm, run in study.runs:
@@ -68,10 +67,10 @@ def left_out(study: Study, tasks: Mapping[str, Runs]) -> str:
       steps = f"{last(result)['step']:,} of {result['recipe']['steps']:,}"
       lines.append(f"{run.name} after step {steps}")
   lines += [
-    f"{task} from {run.arm.rpartition('-')[0]}"
-    for task, runs in tasks.items()
-    for run in runs.sweep.runs
-    if runs.read(run) is None
+    f"{task} from {pathlib.Path(run.settings.model.init_from).name}"
+    for task, of_task in tasks.items()
+    for arm, run in of_task.runs
+    if read(of_task, arm, run) is None
   ]
   return f"Not run in these minutes, or not to the end: {'; '.join(lines)}." * bool(lines)
 
@@ -145,16 +144,15 @@ def draw(path: pathlib.Path, results: ByArm, title: str):
   pictures.save(drawing, path, title)
 
 
-def fine_tuning(part: Part, tasks: Mapping[str, Runs], left_out: str) -> Exhibit:
+def fine_tuning(part: Part, tasks: Mapping[str, Study], left_out: str) -> Exhibit:
   """The exhibit of the scores of fine-tuned weights."""
   name, title = "Table 3, at real size", "Fine-tuned from packed and from unpacked weights"
   claim = "A model that was pretrained packed scores the same as the reference."
   scores: dict[tuple[str, str], list[float]] = {}
-  for task, runs in tasks.items():
-    for run in runs.sweep.runs:
-      if (result := runs.read(run)) is not None:
-        of_arm = scores.setdefault((task, run.arm.partition(",")[0]), [])
-        of_arm.append(100 * result["summary"]["eval_score"])
+  for task, of_task in tasks.items():
+    for arm, results in of_task.results().items():
+      if results:
+        scores[task, arm] = [100 * x["summary"]["eval_score"] for x in results]
   if not scores:
     why = "No weights have been fine-tuned yet."
     return part.not_run(name, title, why, claim=claim, text=left_out)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 import pathlib
 import sys
@@ -18,26 +15,25 @@ from ml_collections import config_flags
 
 import pipeline
 from lab import records
-from lab.machine import machine_and_device
+from lab.studies.identity import is_of, is_same_run, known_by, without_places
 from lab.studies.streams import BATCHES, ONE_A_ROW
 from launch import command
 from launch.data import prepare_dataset
 from launch.door import nested, settings_of
 from launch.machine import check_machine
 from launch.options import check_option
-from launch.settings import OPTIONS, RunSettings
+from launch.settings import RunSettings
 from launch.sweep import jobs
 from launch.sweep.file import Run, make_sweep
 from launch.sweep.jobs import Job
-from model import weights
+from packing import InputError
 from packing.files import write_json
-from pipeline.dataset import file_sha256
 from training import memory
 from training.errors import Stopped
 
+SAME_LOSS = 1e-3  # nats; with the same rows, two machines differ by far less
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
-_PLACES = ("directory", "source", "held_out_source", "vocab_file", "init_from")
 QUICKSTART = "configs/quickstart.py"
 # Its recipe when the first studies were made, by which their records are recognised.
 _ITS_RECIPE = {
@@ -49,8 +45,6 @@ _ITS_RECIPE = {
 COMPUTATION = {"model.dtype": "float32", "model.attention_impl": "xla"}
 # The cost of a run whose rows have one sequence each, relative to other runs.
 _ONE_A_ROW_COST = 2.0
-
-_DEFAULTS = nested({name: known.default for name, known in OPTIONS.items()})
 
 Results = Sequence[Mapping[str, Any]]  # of one arm, by seed
 ByArm = Mapping[str, Results]
@@ -64,7 +58,10 @@ class Arm:
   fields: Mapping[str, Any]  # of the config, in which it differs from the other arms
   batches: str = "packed"  # how sequences become batches; one of `streams.BATCHES`
   keep: bool = False  # whether its runs keep their parameters
-  starts_from: str = ""  # an arm: each run starts from its kept parameters of the same seed
+  # What its runs start from: an arm, whose kept parameters of the same seed they take; or
+  # the folders of weights, by seed.
+  starts_from: str | Sequence[pathlib.Path] = ""
+  cost: float = 1.0  # how long a run takes with packed batches, in any unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +72,7 @@ class Study:
   beside it. Besides the data, a finished run needs only its record (see `lab.records`):
   missing parameters are trained again when a run that starts from them, or a caller, needs
   them. The record stays: on another machine these parameters differ in their last bits, and
-  count as the same.
+  count as the same. If the run ends with another loss, it fails.
   """
 
   folder: pathlib.Path
@@ -86,6 +83,7 @@ class Study:
   config: str = QUICKSTART  # the file that all runs start from
   module: str = "lab.studies.paired_run"  # makes a run, by `worker`
   first_seed: int = 1  # seed 0 is for choosing the recipe
+  name: str = ""  # precedes the names of its runs where studies share a folder
 
   @functools.cached_property
   def runs(self) -> list[tuple[Arm, Run]]:
@@ -107,10 +105,15 @@ class Study:
     kept = {(a.name, r.settings.seed): _kept(self.path(r)) for a, r in runs}
     for i, (arm, run) in enumerate(runs):
       if arm.starts_from:
-        first = arms[arm.starts_from]
-        assert first.keep, f"{first.name} does not keep what {arm.name} starts from"
-        assert not first.starts_from, f"{first.name} does not start at random"
-        fields = {"model.init_from": str(kept[arm.starts_from, run.settings.seed])}
+        seed = run.settings.seed
+        if isinstance(arm.starts_from, str):
+          first = arms[arm.starts_from]
+          assert first.keep, f"{first.name} does not keep what {arm.name} starts from"
+          assert not first.starts_from, f"{first.name} does not start at random"
+          folder = kept[arm.starts_from, seed]
+        else:
+          folder = arm.starts_from[seed - self.first_seed]
+        fields = {"model.init_from": str(folder)}
         settings = run.settings.changed(fields)
         fields = {**run.fields, **fields}
         runs[i] = arm, dataclasses.replace(run, fields=fields, settings=settings)
@@ -118,7 +121,10 @@ class Study:
 
   def path(self, run: Run) -> pathlib.Path:
     """The file of a run's record."""
-    return self.folder / "runs" / f"{run.name}.json"
+    return self.folder / "runs" / f"{self._name(run)}.json"
+
+  def _name(self, run: Run) -> str:
+    return ",".join(filter(None, (self.name, run.name)))
 
   def kept_of(self, *arms: str) -> list[pathlib.Path]:
     """The folders of the parameters that some arms keep, by seed."""
@@ -134,26 +140,7 @@ class Study:
       Stopped: some runs failed; has the last line of each. All others are finished.
       InputError: the data cannot be prepared, or were prepared from other files.
     """
-    prepare_data(run for _, run in self.runs)
-    needed = set(map(str, kept))
-    waves: tuple[list[tuple[Run, Job]], ...] = ([], [])  # the second starts from the first
-    for arm, run in sorted(self.runs, key=lambda x: not x[0].starts_from):
-      job = self.job(arm, run, kept=str(_kept(self.path(run))) in needed)
-      if not job.is_finished():
-        needed.add(run.settings.model.init_from)
-      waves[bool(arm.starts_from)].append((run, job))
-    failures: dict[str, str] = {}
-    for wave in waves:
-      queue = []
-      for run, job in wave:
-        before = run.settings.model.init_from
-        if job.is_finished() or not before or pathlib.Path(before).is_dir():
-          queue.append(job)
-        else:
-          name = pathlib.Path(before).name
-          failures[job.name] = f"{name}, which it starts from, is missing"
-      failures |= run_jobs(queue, number=self.jobs)
-    stop_if_failed(failures, len(self.runs))
+    run_all([self], number=self.jobs, kept=kept)
     return self.results()
 
   def results(self) -> dict[str, list[dict[str, Any]]]:
@@ -177,18 +164,49 @@ class Study:
       f"--config={jobs.ROOT / self.config}",
       *(f"--config.{field}={value}" for field, value in run.fields.items()),
       f"--arm={arm.name}",
-      f"--batches={arm.batches}",
-      f"--keep={arm.keep}",
       f"--out={path}",
       "--end_with_parent",
     ]
-    return Job(
-      run.name,
-      words,
-      path.with_suffix(".log"),
-      is_finished,
-      _ONE_A_ROW_COST if arm.batches in ONE_A_ROW else 1.0,
-    )
+    if arm.batches != "packed":
+      words.append(f"--batches={arm.batches}")
+    if arm.keep:
+      words.append("--keep")
+    cost = arm.cost * (_ONE_A_ROW_COST if arm.batches in ONE_A_ROW else 1.0)
+    return Job(self._name(run), words, path.with_suffix(".log"), is_finished, cost)
+
+
+def run_all(studies: Sequence[Study], *, number: int, kept: Collection[pathlib.Path] = ()):
+  """Runs what is not finished, `number` at a time: seed by seed, the longest runs first.
+
+  Runs that start from another arm of their study come after all others. `kept` and the
+  errors are those of `Study.run`.
+  """
+  every = [(study, arm, run) for study in studies for arm, run in study.runs]
+  prepare_data(run for *_, run in every)
+  needed = set(map(str, kept))
+  waves: tuple[list[tuple[Run, Job]], ...] = ([], [])
+  # Those that start from others say first which of these they need.
+  for study, arm, run in sorted(every, key=lambda x: not _starts_from_an_arm(x[1])):
+    job = study.job(arm, run, kept=str(_kept(study.path(run))) in needed)
+    if not job.is_finished():
+      needed.add(run.settings.model.init_from)
+    waves[_starts_from_an_arm(arm)].append((run, job))
+  failures: dict[str, str] = {}
+  for wave in waves:
+    queue = []
+    for run, job in sorted(wave, key=lambda x: (x[0].settings.seed, -x[1].cost)):
+      before = run.settings.model.init_from
+      if job.is_finished() or not before or pathlib.Path(before).is_dir():
+        queue.append(job)
+      else:
+        name = pathlib.Path(before).name
+        failures[job.name] = f"{name}, which it starts from, is missing"
+    failures |= run_jobs(queue, number=number)
+  stop_if_failed(failures, len(every))
+
+
+def _starts_from_an_arm(arm: Arm) -> bool:
+  return isinstance(arm.starts_from, str) and bool(arm.starts_from)
 
 
 def run_jobs(queue: Sequence[Job], *, number: int) -> dict[str, str]:
@@ -243,92 +261,25 @@ def read(path: pathlib.Path, arm: Arm, settings: RunSettings) -> dict[str, Any] 
   return result if is_same_run(result.get("run"), identity(arm, settings)) else None
 
 
-def known_by(settings: RunSettings) -> dict[str, Any]:
-  """What the record of a run says of its data, its weights and its machine."""
-  return {
-    "dataset": dataset_digest(settings),
-    "started_from": weights_digest(settings.model.init_from),
-    "machine": machine_and_device(),
-  }
-
-
-def is_of(record: Mapping[str, Any], settings: RunSettings) -> bool:
-  """Whether a record is of the data and the weights that a run names."""
-  return (
-    record.get("started_from") == weights_digest(settings.model.init_from)
-    and record.get("dataset") in (None, dataset_digest(settings))  # older records lack it
-  )
-
-
-def dataset_digest(settings: RunSettings) -> dict[str, str] | None:
-  """The digest of each file of the dataset prepared for a run; None if none is."""
-  manifest = pathlib.Path(settings.data.directory, "manifest.json")
-  with contextlib.suppress(OSError, ValueError, LookupError):
-    return json.loads(manifest.read_text())["sha256"]
-  return None
-
-
-def weights_digest(init_from: str) -> str | None:
-  """The digest of the weights in a folder, or of those that a study's run had there.
-
-  None if neither is known.
-  """
-  if not init_from:
-    return None
-  for path in (f"{init_from}.json", f"{init_from}/summary.json"):
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-      return records.read(path)["parameters_digest"]
-  folder = pathlib.Path(init_from)
-  of_checkpoint = folder.glob(f"{weights.CHECKPOINTS}/*/{weights.PARAMS}/**/*")
-  files = sorted(folder.glob("*.safetensors")) or sorted(
-    path for path in of_checkpoint if path.is_file()
-  )
-  stats = [(path, path.stat()) for path in files]
-  digests = [_sha256(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-  if len(digests) > 1:
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
-  return digests[0] if digests else None
-
-
-@functools.cache
-def _sha256(path: pathlib.Path, *_: int) -> str:
-  """`file_sha256`; the file's size and time of change are for the cache."""
-  return file_sha256(path)
-
-
 def _kept(path: pathlib.Path) -> pathlib.Path:
   """The folder of a run's kept parameters, from the path of its JSON file."""
   return path.with_suffix("")
 
 
-def is_same_run(stored: Any, wanted: Mapping[str, Any]) -> bool:
-  """Whether a stored `identity` is the wanted one; ignores what else is stored."""
-  stored = stored or {}
-  others = all(stored.get(key) == wanted[key] for key in wanted.keys() - {"config"})
-  return others and agrees(stored.get("config"), wanted["config"])
+def write_record(
+  path: pathlib.Path, arm: Arm, settings: RunSettings, result: Mapping[str, Any]
+):
+  """Writes the record of a run, with what identifies it, unless there is one already.
 
-
-def agrees(stored: Any, wanted: Any, defaults: Any = _DEFAULTS) -> bool:
-  """Whether a stored config, in dictionaries by group, is the wanted one.
-
-  A field that is newer than the file had its default. The places of data and weights are
-  ignored, since digests identify these.
+  Raises:
+    InputError: there is one, and the run has ended with other losses.
   """
-  if not (isinstance(stored, dict) and isinstance(wanted, dict)):
-    return stored == wanted
-  defaults = defaults if isinstance(defaults, dict) else {}
-  return all(
-    name in _PLACES
-    or agrees(stored.get(name, defaults.get(name)), wanted.get(name), defaults.get(name))
-    for name in stored.keys() | wanted.keys()
-  )
-
-
-def without_places(config: Any) -> Any:
-  """A config's dictionary, without the fields that say where data and weights are."""
-  if not isinstance(config, dict):
-    return config
-  return {k: without_places(v) for k, v in config.items() if k not in _PLACES}
+  path.parent.mkdir(parents=True, exist_ok=True)
+  if (before := read(path, arm, settings)) is None:
+    write_json(path, {"run": identity(arm, settings)} | known_by(settings) | result)
+  else:  # its parameters were trained again
+    _check_again(before, result, path)
+  print(f"written to {path}")
 
 
 def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
@@ -358,10 +309,22 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
     task = chosen.data.task
     check_option(task in tasks, "data.task", task, f"one of {', '.join(tasks)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result = make(arm, chosen, keep_in=_kept(path))
-    if read(path, arm, chosen) is None:  # else its parameters were trained again
-      write_json(path, {"run": identity(arm, chosen)} | known_by(chosen) | result)
-    print(f"written to {path}")
+    write_record(path, arm, chosen, make(arm, chosen, keep_in=_kept(path)))
 
   command.run(main)
+
+
+def _check_again(before: Mapping[str, Any], again: Mapping[str, Any], path: pathlib.Path):
+  """Compares the losses of a run with those that its record has.
+
+  Raises:
+    InputError: they differ by more than another machine explains.
+  """
+  for record, now in zip(before["evaluations"], again["evaluations"], strict=True):
+    was, found = (x["own"]["mlm_loss"] for x in (record, now))
+    if abs(was - found) > SAME_LOSS:
+      raise InputError(
+        f"{path.stem} was trained again for its parameters, and has a held-out loss of "
+        f"{found:.4f} after step {now['step']}; its record has {was:.4f}. Another version "
+        f"of this code made the record. To repeat the study, give another --workdir."
+      )

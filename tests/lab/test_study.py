@@ -11,13 +11,15 @@ import sys
 import flax.nnx as nnx
 import jax
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import packing
 from lab.machine import machine
-from lab.studies import streams, study
+from lab.studies import identity, streams, study
 from lab.studies.paired_run import make_schedule
 from lab.studies.study import Arm, Study
+from launch import workdir
 from launch.door import read_settings
 from launch.settings import OPTIONS
 from launch.sweep.jobs import Job
@@ -26,7 +28,13 @@ from model.testing import relative_difference
 from packing.files import write_json
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.masking import Masking
-from pipeline.store import SequenceStore, StoredSequence, write_sequences
+from pipeline.store import (
+  SCHEMA,
+  SequenceStore,
+  StoredSequence,
+  with_small_tokens,
+  write_sequences,
+)
 from tests import forked, packs
 from tests.programs import ROOT
 from tests.stdlib_corpus import make_library
@@ -320,24 +328,100 @@ class TestArmsThatStartFromOthers:
     assert given == ["first,seed=2"]
 
 
+def write_dataset(folder, sequences, *, shards=1, vocab_size=70_000):
+  """A prepared dataset as far as its identity goes; of a small vocabulary in 16 bits."""
+  folder.mkdir()
+  names = [f"train-{i}.arrow" for i in range(shards)]
+  schema = with_small_tokens(SCHEMA, vocab_size)
+  for name, part in zip(
+    names, np.array_split(np.arange(len(sequences)), shards), strict=True
+  ):
+    write_sequences(folder / name, [sequences[i] for i in part], schema=schema)
+  manifest = {"tokenizer": {"file": "vocab.txt"}, "sha256": {"vocab.txt": "a digest"}}
+  write_json(
+    folder / "manifest.json", manifest | {"shards": {"train": names, "held_out": []}}
+  )
+  return folder
+
+
 def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
-  """Those that are only timed, too."""
-  write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "a digest"}})
+  """Those that are only timed, too; whatever files and types hold the sequences."""
+  rows = [StoredSequence([2, *range(5, 5 + n), 3], n + 2, 0) for n in (3, 1, 4)]
   program = tmp_path / "timed.py"
   program.write_text(
     "from lab.studies.study import worker\n"
     "worker(lambda arm, config, keep_in: {'seconds': 1.0})\n"
   )
+  place = write_dataset(tmp_path / "data", rows)
   options = [f"--config={ROOT}/configs/quickstart.py", f"--out={tmp_path / 'timed.json'}"]
-  result = forked.run([program, *options, f"--config.data.directory={tmp_path}"], cwd=ROOT)
+  result = forked.run([program, *options, f"--config.data.directory={place}"], cwd=ROOT)
   assert result.returncode == 0, result.stderr
   made = json.loads((tmp_path / "timed.json").read_text())
   assert made["machine"].startswith(f"{machine()}; cpu, jax ")
-  settings = read_settings(options[0].removeprefix("--config="))
-  settings = settings.changed({"data.directory": str(tmp_path)})
-  assert study.read(tmp_path / "timed.json", Arm("run", {}), settings) == made
-  write_json(tmp_path / "manifest.json", {"sha256": {"train.arrow": "another"}})
-  assert study.read(tmp_path / "timed.json", Arm("run", {}), settings) is None
+
+  def found(folder):
+    settings = read_settings(options[0].removeprefix("--config="))
+    settings = settings.changed({"data.directory": str(folder)})
+    return study.read(tmp_path / "timed.json", Arm("run", {}), settings)
+
+  assert found(place) == made
+  assert found(write_dataset(tmp_path / "b", rows, shards=3, vocab_size=40)) == made
+  rows[1] = rows[1]._replace(input_ids=[2, 6, 3])
+  assert found(write_dataset(tmp_path / "c", rows)) is None
+
+
+def test_text_is_a_part_of_the_data(tmp_path):
+  digests = set()
+  for texts in (["ab", "c"], ["a", "bc"], ["ab", "c"]):
+    digest = hashlib.sha256()
+    identity._add(digest, pa.chunked_array([pa.array([texts])]))
+    digests.add(digest.hexdigest())
+  assert len(digests) == 2
+
+
+def test_a_run_by_train_py_has_a_record_and_a_folder_of_its_data(tmp_path):
+  (tmp_path / "library").mkdir()
+  options = {
+    "data.source": f"stdlib:{make_library(tmp_path / 'library')}",
+    "data.directory": str(tmp_path / "data"),
+    "data.max_sequence_length": 64,
+    "data.vocab_size": 500,
+    "data.dupe_factor": 1,
+    "optimizer.warmup_steps": 1,
+    "train.batch_size": 8,
+    "train.steps": 2,
+  }
+  one = Study(
+    tmp_path, [Arm("packed", {})], options, seeds=1, module="lab.studies.trained_run"
+  )
+  ((_, run),) = one.runs
+  study.prepare_data([run])
+  job = one.job(*one.runs[0])
+  assert not job.is_finished()
+  result = forked.run(job.command[1:-1], cwd=ROOT)  # without the parent's end
+  assert result.returncode == 0, result.stderr
+  assert job.is_finished()
+  (record,) = one.results()["packed"]
+  assert record["summary"]["steps"] == 2
+  (folder,) = one.path(run).with_suffix("").iterdir()
+  assert workdir.read_summary(folder) == record["summary"]
+
+
+def test_a_run_that_is_trained_again_for_its_parameters_has_the_losses_of_its_record(
+  tmp_path, capsys
+):
+  settings = read_settings(f"{ROOT}/configs/quickstart.py")
+  path, arm = tmp_path / "runs" / "run.json", Arm("run", {}, keep=True)
+
+  def result(loss):
+    return {"evaluations": [{"step": 7, "own": {"mlm_loss": loss}}]}
+
+  study.write_record(path, arm, settings, result(2.5))
+  before = path.read_bytes()
+  study.write_record(path, arm, settings, result(2.5004))  # of another machine
+  with pytest.raises(packing.InputError, match=r"2\.6000 after step 7; .* has 2\.5000"):
+    study.write_record(path, arm, settings, result(2.6))
+  assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -350,14 +434,14 @@ def test_every_run_is_known_by_the_dataset_that_it_had(tmp_path):
 )
 def test_weights_have_a_digest_in_every_form(name, another, tmp_path):
   """Of Hugging Face, in one file or several, or imported."""
-  assert study.weights_digest(str(tmp_path)) is None
+  assert identity.weights_digest(str(tmp_path)) is None
   last = tmp_path / (another or name)
   last.parent.mkdir(parents=True, exist_ok=True)
   (tmp_path / name).write_bytes(b"one")
   digests = set()
   for content in (b"two", b"three"):
     last.write_bytes(content)
-    digests.add(study.weights_digest(str(tmp_path)))
+    digests.add(identity.weights_digest(str(tmp_path)))
   assert len(digests - {None}) == 2
   if not another:
     assert hashlib.sha256(b"three").hexdigest() in digests

@@ -115,9 +115,9 @@ def fine_tune(part: Part, study: Study, tasks: Mapping[str, Files]) -> dict[str,
     "optimizer.learning_rate": real_tasks.LEARNING_RATE,
   }
   overrides |= real_tasks.QUICK if part.quick else {}
-  runs = pretrained.make_runs(models, tasks, part.folder, overrides)
-  study.run(kept=pretrained.to_start_from(runs))
-  return pretrained.fine_tune(runs, models, jobs=part.jobs)
+  fine_tuned = pretrained.make_studies(models, tasks, part.folder, overrides)
+  study.run(kept=pretrained.to_start_from(fine_tuned))
+  return pretrained.fine_tune(fine_tuned, models, jobs=part.jobs)
 
 
 def exhibit(part: Part, how: str, scores: Mapping[str, Scores], about: str) -> Exhibit:

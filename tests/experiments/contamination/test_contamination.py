@@ -13,7 +13,6 @@ import scipy.stats
 from experiments.contamination import __main__ as contamination
 from experiments.finetuning import pretrained, real_tasks
 from experiments.finetuning.real_tasks import Files
-from experiments.finetuning.runs import Runs
 from lab.exhibits import Part
 from lab.studies.streams import CUT
 from lab.studies.study import Study
@@ -101,8 +100,10 @@ def test_the_report_needs_finished_runs_and_no_weights(tmp_path, monkeypatch):
   monkeypatch.setattr(Study, "run", run)
   monkeypatch.setattr(real_tasks, "glue", lambda *_, **__: {"stsb": files})
   monkeypatch.setattr(pretrained, "to_start_from", lambda runs: set())
-  monkeypatch.setattr(pretrained, "run_all", lambda runs, number: None)
-  monkeypatch.setattr(Runs, "results", lambda runs, arm: [{"summary": {"eval_score": 0.5}}])
+  monkeypatch.setattr(pretrained, "run_all", lambda studies, number: None)
+  score = {"summary": {"eval_score": 0.5}}
+  results = {arm: [score] * SEEDS for arm in ABOVE}
+  monkeypatch.setattr(Study, "results", lambda study: results)
   (tmp_path / "ranks").mkdir()
   of_pairs = hashlib.sha256(b"pairs").hexdigest()[:8]
   for arm, seed in itertools.product(ABOVE, range(1, SEEDS + 1)):

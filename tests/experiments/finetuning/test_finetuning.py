@@ -1,7 +1,6 @@
 """The study of fine-tuning; and local tasks, whose labels are true by construction."""
 
 import collections
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -12,13 +11,13 @@ import pytest
 import packing
 from configs import glue
 from experiments.finetuning import __main__ as finetuning
-from experiments.finetuning import local_tasks, real_tasks, runs
+from experiments.finetuning import local_tasks, real_tasks
 from lab import real_data, records
 from lab.exhibits import Part
-from lab.studies.study import agrees
+from lab.studies.identity import is_same_run
+from lab.studies.study import identity
 from launch.data import prepare_dataset
-from launch.door import nested, settings_of
-from packing.files import write_json
+from launch.door import settings_of
 from tests import shared_data
 from tests.experiments import encoders
 from tests.markdown import ROOT
@@ -105,33 +104,32 @@ def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch):
     assert text in exhibit["text"]
   (picture,) = exhibit["pictures"]
   assert (out / picture).read_bytes().startswith(b"\x89PNG")
-  assert len(list(out.rglob("train.log"))) == 6  # two tasks, three arms
-  files = [path.read_text() for path in (out / "runs").iterdir()]
-  assert len(files) == 6
+  files = [path.read_text() for path in (out / "runs").glob("*.json")]
+  assert len(files) == 6  # two tasks, three arms
   assert not any(str(tmp_path) in text for text in files)  # they can be published
-  shutil.rmtree(out / "stsb_pairs")  # of a finished run nothing is needed but its file
-  shutil.rmtree(out / "squad")
+  for folder in (out / "runs").glob("*/"):  # of a finished run its file is enough
+    shutil.rmtree(folder)
   assert finetuning.main(command) == 0
   (again,) = json.loads((out / "exhibits.json").read_text())
   assert again["statements"] == exhibit["statements"]
-  assert not list(out.rglob("train.log"))
+  assert not list((out / "runs").glob("*/"))
   (weights_file,) = (real / "minilm-l6-h384").glob("*.safetensors")
   content = weights_file.read_bytes()
   weights_file.write_bytes(content[:-4] + b"1234")
   part = Part(out, "command", seeds=1, data=str(real))
   (made,) = finetuning.make_tasks(part, ["stsb_pairs"])
-  assert made.results("packed") == []  # of other weights
+  assert made.results()["packed"] == []  # of other weights
   weights_file.write_bytes(content)
   (made,) = finetuning.make_tasks(part, ["stsb_pairs"])
-  assert len(made.results("packed")) == 1
+  assert len(made.results()["packed"]) == 1
 
 
 def test_published_runs_have_the_configs_of_today(real, tmp_path):
   part = Part(tmp_path, "command", seeds=5, data=str(real))
   (made,) = finetuning.make_tasks(part, ["cola"])
-  for run in made.sweep.runs:
-    path = ROOT / "docs" / "finetuning" / "runs" / made.file(run).name
-    assert agrees(records.read(path)["config"], nested(run.settings.given))
+  for arm, run in made.runs:
+    path = ROOT / "docs" / "finetuning" / "runs" / made.path(run).name
+    assert is_same_run(records.read(path)["run"], identity(arm, run.settings))
 
 
 def test_some_examples_are_drawn(real, tmp_path):
@@ -169,35 +167,6 @@ def test_real_files_have_the_lengths_of_table_6(task, tmp_path):
   assert np.bincount(dataset.train.lengths, minlength=129)[1:].tolist() == expected.tolist()
   assert dataset.train.lengths.max() == files.longest  # unpacked rows are this long
   assert dataset.held_out.lengths.max() <= files.longest
-
-
-def stopped(*_, **__):
-  raise KeyboardInterrupt
-
-
-def test_a_folder_with_a_run_from_other_weights_is_refused(real, tmp_path, monkeypatch):
-  data = shutil.copytree(real, tmp_path / "data")
-  part = Part(tmp_path / "out", "command", seeds=1, data=str(data))
-  (made,) = finetuning.make_tasks(part, ["stsb_pairs"])
-  made = dataclasses.replace(made, look=lambda run, place: {})
-  for number, run in enumerate(made.sweep.runs):
-    made.place(run).mkdir(parents=True)
-    write_json(made.place(run) / "config.json", nested(run.settings.given))
-    write_json(made.place(run) / "summary.json", {"steps": number})
-  with monkeypatch.context() as patch:
-    patch.setattr(runs, "run_jobs", stopped)
-    with pytest.raises(KeyboardInterrupt):
-      runs.run_all([made], number=1)  # has kept those that have ended
-  runs.run_all([made], number=1)
-  (weights_file,) = (data / "minilm-l6-h384").glob("*.safetensors")
-  weights_file.write_bytes(weights_file.read_bytes()[:-4] + b"1234")
-  with pytest.raises(
-    packing.InputError, match=r"stsb_pairs/packed,seed=1 .* other weights"
-  ):
-    runs.run_all([made], number=1)
-  assert made.results("packed") == []
-  shutil.rmtree(made.folder / "stsb_pairs")
-  made.process(made.sweep.runs[0])  # can be run now
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_minutes_are_obeyed_and_finished_runs_are_kept(data, tmp_path, monkeypat
     raise AssertionError("a finished run began again")
 
   monkeypatch.setattr(real_size, "PairedRun", again)
-  monkeypatch.setattr(real_size, "run_all", again)
+  monkeypatch.setattr(real_size, "run_jobs", again)
   (_, kept), same = start(10)
   assert same == records
   assert kept.finding == scores.finding
