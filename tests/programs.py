@@ -130,6 +130,13 @@ def kill(process):
   assert process.returncode == -signal.SIGKILL
 
 
+def kill_once_saved(words, folder, workdir):
+  """Starts a command that trains in `workdir`, and kills it when a checkpoint is there."""
+  process = start(words, folder, **READ_ONLY_CACHE)
+  wait_for(process, lambda: any((workdir / "checkpoints").glob("[0-9]*")))
+  kill(process)
+
+
 def wait_for(process, seen, every=0.02):
   """Looks until something is seen, every so many seconds."""
   deadline = time.monotonic() + 300

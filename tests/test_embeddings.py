@@ -12,7 +12,7 @@ from model.__main__ import main as model_command
 from model.hf.pooling import Pooling, write_pooling
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import packs, programs
-from tests.programs import READ_ONLY_CACHE, lines_of, summary_of
+from tests.programs import lines_of, summary_of
 from tests.test_finetuning import SETTINGS, WORDS, write_examples
 
 pytestmark = pytest.mark.slow
@@ -89,10 +89,7 @@ def test_a_run_learns_to_find_and_is_scored_the_same_packed_or_not(folder, train
 
 def test_a_killed_run_ends_with_the_same_bits(folder, trained):
   made = words(folder, "killed", **{"train.checkpoint_every": 4})
-  process = programs.start(made, folder, **READ_ONLY_CACHE)
-  saved = folder / "killed" / "checkpoints"
-  programs.wait_for(process, lambda: len(weights.steps(saved.parent)) > 0)
-  programs.kill(process)
+  programs.kill_once_saved(made, folder, folder / "killed")
   succeed(folder, "killed", **{"train.checkpoint_every": 4})
   for name in ("steps", "parameters_digest", "best_score"):
     assert summary_of(folder / "killed")[name] == summary_of(trained)[name]

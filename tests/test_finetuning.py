@@ -245,10 +245,7 @@ def test_tags_are_trained_on_resumed_and_scored_packed_and_not(task):
   assert description["labels"] == ["B-able", "B-back", "B-call", "O"]
 
   words = command(task, "tags-halved", **options)
-  process = programs.start(words, task, **READ_ONLY_CACHE)
-  saved = task / "tags-halved" / "checkpoints" / "4"
-  programs.wait_for(process, saved.exists)
-  programs.kill(process)
+  programs.kill_once_saved(words, task, task / "tags-halved")
   succeed(task, "tags-halved", **options)
   halved = summary_of(task / "tags-halved")
   assert halved["parameters_digest"] == summary["parameters_digest"]

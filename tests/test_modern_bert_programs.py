@@ -51,14 +51,10 @@ def test_it_learns_whole_documents(whole):
 
 
 def test_a_killed_run_ends_with_the_same_parameters(folder, whole):
-  process = programs.start(
-    command(folder, "killed_modern"), folder, **programs.READ_ONLY_CACHE
-  )
-  checkpoint = folder / "killed_modern" / "checkpoints" / "4"
-  programs.wait_for(process, checkpoint.exists)
-  programs.kill(process)
-  succeed(folder, "killed_modern")
-  digests = {summary_of(run)["parameters_digest"] for run in (whole, checkpoint.parents[1])}
+  killed = folder / "killed_modern"
+  programs.kill_once_saved(command(folder, killed.name), folder, killed)
+  succeed(folder, killed.name)
+  digests = {summary_of(run)["parameters_digest"] for run in (whole, killed)}
   assert len(digests) == 1
 
 

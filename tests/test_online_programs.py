@@ -64,10 +64,8 @@ def test_a_run_on_a_stream_is_evaluated_without_it(folder, streamed):
 def test_a_stream_that_is_killed_ends_with_the_same_bits(folder, streamed):
   workdir = folder / "killed_stream"
   options = [*ONLINE, f"--config.data.stream=hf:{folder / 'stream'}"]
-  process = programs.begin(folder, workdir.name, *options, **programs.READ_ONLY_CACHE)
-  saved = workdir / "checkpoints" / str(programs.SAVED_EVERY)
-  programs.wait_for(process, saved.is_dir)
-  programs.kill(process)
+  words = programs.command(folder, workdir.name, *options)
+  programs.kill_once_saved(words, folder, workdir)
   result = succeed(folder, workdir.name, *options)
   assert "resuming from step" in result.stdout
   assert_ends_as(workdir, streamed[0])
@@ -150,10 +148,8 @@ def test_a_dataset_that_is_packed_while_it_is_read_resumes(folder):
   whole = folder / "online"
   succeed(folder, "online", *ONLINE)
   assert summary_of(whole)["epochs"] > 0
-  process = programs.begin(folder, "online_killed", *ONLINE, **programs.READ_ONLY_CACHE)
-  saved = folder / "online_killed" / "checkpoints" / str(programs.SAVED_EVERY)
-  programs.wait_for(process, saved.is_dir)
-  programs.kill(process)
+  words = programs.command(folder, "online_killed", *ONLINE)
+  programs.kill_once_saved(words, folder, folder / "online_killed")
   result = succeed(folder, "online_killed", *ONLINE)
   assert "resuming from step" in result.stdout
   assert_ends_as(folder / "online_killed", whole)

@@ -98,7 +98,7 @@ class Study:
       "overrides": COMPUTATION
       | (_ITS_RECIPE if self.config == QUICKSTART else {})
       | dict(self.overrides),
-      "arms": {name: dict(arm.fields) for name, arm in arms.items()},
+      "arms": {name: _fields_of(arm) for name, arm in arms.items()},
       "grid": {"seed": [self.first_seed + i for i in range(self.seeds)]},
     }
     runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
@@ -203,6 +203,13 @@ def run_all(studies: Sequence[Study], *, number: int, kept: Collection[pathlib.P
         failures[job.name] = f"{name}, which it starts from, is missing"
     failures |= run_jobs(queue, number=number)
   stop_if_failed(failures, len(every))
+
+
+def _fields_of(arm: Arm) -> dict[str, Any]:
+  """The fields of an arm; with the weights of its first seed, if it is given weights."""
+  if not arm.starts_from or isinstance(arm.starts_from, str):
+    return dict(arm.fields)
+  return {**arm.fields, "model.init_from": str(arm.starts_from[0])}
 
 
 def _starts_from_an_arm(arm: Arm) -> bool:

@@ -246,10 +246,8 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_do(monkeypatch)
 @pytest.mark.extra(*TRACKERS["wandb"], *TRACKERS["mlflow"])
 def test_a_killed_run_resumes_in_the_same_records(folder):
   options = programs.fields("train.trackers=wandb,mlflow")
-  checkpoints = folder / "tracked" / "checkpoints"
-  process = programs.begin(folder, "tracked", *options)
-  programs.wait_for(process, lambda: any(checkpoints.glob("[0-9]*")))
-  programs.kill(process)
+  words = programs.command(folder, "tracked", *options)
+  programs.kill_once_saved(words, folder, folder / "tracked")
   programs.succeed(folder, "tracked", *options)
   ids = json.loads((folder / "tracked" / "trackers.json").read_text())
   for name, held in (("wandb", of_wandb), ("mlflow", of_mlflow)):
