@@ -31,6 +31,7 @@ from experiments.atom_size.perplexities import SEGMENTS
 from experiments.atom_size.runs import (
   LARGE,
   SMALL,
+  UNSHUFFLED,
   Layout,
   Scale,
   make_study,
@@ -39,6 +40,7 @@ from experiments.atom_size.runs import (
 from experiments.atom_size.seeds import seeds_needed
 from experiments.atom_size.steps import full_size, steps_an_epoch
 from experiments.atom_size.text import filtering, row_lengths
+from experiments.atom_size.unshuffled import unshuffled
 from lab import command, real_data
 from lab.exhibits import Exhibit, Part
 from lab.part import machines_of
@@ -61,7 +63,7 @@ def layouts_of(scale: Scale) -> dict[int, tuple[Layout, ...]]:
   near, far = _of_atoms(0.5, 2.0), _of_atoms(0.25, 4.0)
   if scale is LARGE:
     return dict.fromkeys(LARGE_ROWS, (*TIMED, *near))
-  every = (*TIMED, *near, *far)
+  every = (*TIMED, *near, *far, UNSHUFFLED)
   return dict.fromkeys(PAPER_ROWS, every) | LONG_ROWS
 
 
@@ -124,7 +126,7 @@ def exhibits(part: Part, *, scale: Scale = SMALL) -> list[Exhibit]:
     if Layout(kind, 2.0) in of_length
   ]
   if scale is not LARGE:
-    exhibits.append(seeds_needed(part, results))
+    exhibits += [unshuffled(part, results), seeds_needed(part, results)]
   if scale.epochs > 1:
     exhibits.append(second_epoch(part, results))
   exhibits.append(concat_and_padding(part, results))

@@ -198,7 +198,7 @@ def ends_at_cuts(lengths: np.ndarray, layout: Layout, row_length: int) -> int:
   """
   if layout.kind != "padding":
     return 0
-  size = round(layout.atom * row_length)
+  size = layout.tokens(row_length)
   made = atoms.cut(lengths, layout="padding", atom_size=size, row_length=row_length)
   return made.num_atoms - lengths.size
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -65,12 +66,16 @@ SMALL = Scale(tokens=512, epochs=3, size="tiny", vocab_size=2048)
 LARGE = Scale(tokens=4096, epochs=1, size="mini", vocab_size=16_384)
 
 
+_LONGEST_ATOM = 2**20  # rows; more than any of these texts has
+
+
 class Layout(NamedTuple):
   """How documents become rows.
 
   Attributes:
     kind: concat, concat_isolated, padding or packed.
-    atom: in rows; packed rows have no atoms, and 1 here.
+    atom: in rows; packed rows have no atoms, and 1 here. If it is infinite, the whole text
+      is one atom, and nothing is shuffled.
     loss_on_padding: whether end tokens that only fill an atom are predicted too.
   """
 
@@ -86,11 +91,17 @@ class Layout(NamedTuple):
     loss = ",loss_on_padding" if self.loss_on_padding else ""
     return f"{self.kind},atom={self.atom:g}{loss}"
 
+  def tokens(self, row_length: int) -> int:
+    """The atom size in tokens; 0 for packed rows."""
+    if self.kind == "packed":
+      return 0
+    return round(min(self.atom, _LONGEST_ATOM) * row_length)
+
   def arm(self, row_length: int) -> Arm:
     """The arm of a study for this row length."""
     fields = {
       "data.layout": self.kind,
-      "data.atom_size": 0 if self.kind == "packed" else round(self.atom * row_length),
+      "data.atom_size": self.tokens(row_length),
       "data.loss_on_padding": self.loss_on_padding,
     }
     return Arm(self.name, fields)
@@ -99,6 +110,7 @@ class Layout(NamedTuple):
 CONCAT, PADDING, PACKED = Layout("concat"), Layout("padding"), Layout("packed")
 ISOLATED = Layout("concat_isolated")
 PADDING_ALL = Layout("padding", loss_on_padding=True)
+UNSHUFFLED = Layout("concat", math.inf)
 
 
 def make_study(

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.atom_size.layouts import PAPER_TABLE_3
 from experiments.atom_size.perplexities import Found
+from experiments.atom_size.runs import UNSHUFFLED
 from lab.exhibits import Exhibit, Part, judged, to_the_digit, within
 from lab.table import table
 from launch.record.parameters import count_parameters
@@ -81,7 +82,9 @@ def steps_an_epoch(
     for layout, runs in found.items():
       if layout.kind not in ("concat", "padding") or layout.loss_on_padding:
         continue
-      size = round(layout.atom * row_length)
+      if layout == UNSHUFFLED:  # has the rows of concat
+        continue
+      size = layout.tokens(row_length)
       predicted = predicted_rows(
         lengths, layout=layout.kind, atom_size=size, row_length=row_length
       )

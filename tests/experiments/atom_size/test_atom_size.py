@@ -25,6 +25,7 @@ from experiments.atom_size.runs import (
   PACKED,
   PADDING,
   PADDING_ALL,
+  UNSHUFFLED,
   Layout,
 )
 from experiments.atom_size.seeds import seeds_needed, seeds_to_decide
@@ -69,10 +70,10 @@ def test_predicted_rows_are_those_of_the_loader(layout, size, row_length, docume
 def test_the_layouts_of_each_row_length():
   small = atom_size.layouts_of(runs.SMALL)
   everything = {Layout(kind, atom) for kind in ("concat", "padding") for atom in ATOMS}
-  everything |= {PACKED, PADDING_ALL}
+  everything |= {PACKED, PADDING_ALL, UNSHUFFLED}
   assert [{*small[n]} for n in (32, 64, 128)] == [everything] * 3
   assert [{*small[n]} for n in (256, 512)] == [{*layouts.TIMED}, {*layouts.NAMES}]
-  assert runs.SEEDS * sum(map(len, small.values())) == 135
+  assert runs.SEEDS * sum(map(len, small.values())) == 144
   large = atom_size.layouts_of(runs.LARGE)
   fewer = {layout for layout in everything if 0.25 < layout.atom < 4}
   assert {n: {*of_length} for n, of_length in large.items()} == {128: fewer, 512: fewer}
@@ -394,7 +395,7 @@ def small():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(runs, "SEEDS", 1)
     patch.setattr(runs, "TURNS", 2)
-    near = atom_size.layouts_of(runs.LARGE)[128]
+    near = (*atom_size.layouts_of(runs.LARGE)[128], UNSHUFFLED)
     patch.setattr(atom_size, "layouts_of", lambda _: {64: near})
     yield
 
@@ -417,6 +418,7 @@ class TestTheWholeStudy:
       "Figure 4",
       "Figure 1 and Table 2",
       "Figure 2 and Table 2",
+      "Introduction and A.3, shuffling",
       "Seeds for the final perplexity",
       "Table 3 and Figure 3",
       "Packed, rows of 64",
