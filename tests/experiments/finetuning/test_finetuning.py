@@ -15,7 +15,7 @@ from experiments.finetuning import local_tasks, real_tasks
 from lab import real_data, records
 from lab.exhibits import Part
 from lab.studies.identity import is_same_run
-from lab.studies.study import identity
+from lab.studies.study import identity, prepare_data
 from launch.data import prepare_dataset
 from launch.door import settings_of
 from tests import shared_data
@@ -130,6 +130,15 @@ def test_published_runs_have_the_configs_of_today(real, tmp_path):
   for arm, run in made.runs:
     path = ROOT / "docs" / "finetuning" / "runs" / made.path(run).name
     assert is_same_run(records.read(path)["run"], identity(arm, run.settings))
+
+
+@pytest.mark.extra
+def test_published_runs_count_as_finished_with_their_data(tmp_path):
+  data = shared_data.needed("minilm-l6-h384").parent
+  shutil.copy(ROOT / "docs" / "finetuning" / records.PACKED, tmp_path)
+  (made,) = finetuning.make_tasks(Part(tmp_path, "command", data=str(data)), ["cola"])
+  prepare_data(run for _, run in made.runs)
+  assert [len(runs) for runs in made.results().values()] == [finetuning.SEEDS] * 3
 
 
 def test_some_examples_are_drawn(real, tmp_path):
