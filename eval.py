@@ -63,13 +63,6 @@ _STEP = flags.DEFINE_string(
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 flags.mark_flag_as_required("config")
 
-# Fields that decide how a run computed, not what its weights are; another machine may
-# compute differently.
-_COMPUTATION_FIELDS = (
-  *("model.attention_impl", "model.remat", "model.dtype", "model.init_from"),
-  *("model.dropout_rate", "model.attention_dropout_rate"),
-)
-
 
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
@@ -159,7 +152,7 @@ def open_run(
     folder,
     config,
     groups=("seed", "data.", "model."),
-    ignore=_COMPUTATION_FIELDS,
+    ignore=workdir.COMPUTATION_FIELDS,
     remedy="by leaving these fields out",
   )
   # Process 0 chooses, since during training a newer checkpoint may appear at any moment.

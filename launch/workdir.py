@@ -26,13 +26,15 @@ FILE = pathlib.Path(__file__)
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
 _GROUPS = {"data", "packing", "model", "optimizer", "train"}  # of all runs
+# How a run computed, not what its weights are; another machine may compute differently.
+COMPUTATION_FIELDS = (
+  *("model.attention_impl", "model.remat", "model.dtype", "model.init_from"),
+  *("model.dropout_rate", "model.attention_dropout_rate"),
+)
 _WITHOUT_EFFECT = ("train.trackers",)  # fields that change no result
 # What a run that has begun cannot change: its model, its plan and its optimizer's state.
 _FIXED = "model.", "packing.", "optimizer.name"
-_NOT_FIXED = (
-  *("model.attention_impl", "model.remat", "model.dtype", "model.init_from"),
-  *("model.dropout_rate", "model.attention_dropout_rate", "packing.adjust"),
-)
+_NOT_FIXED = (*COMPUTATION_FIELDS, "packing.adjust")
 # What changes the rows of a step, by which a run counts its position in the data.
 _OTHER_ROWS, _SAME_ROWS = ("train.batch_size", "data."), ("data.directory",)
 
