@@ -31,7 +31,7 @@ from packing.files import write_json
 from training import memory
 from training.errors import Stopped
 
-SAME_LOSS = 1e-3  # nats; with the same rows, two machines differ by far less
+SAME_LOSS = 1e-3  # nats, at a run's first evaluation
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
 QUICKSTART = "configs/quickstart.py"
@@ -72,7 +72,7 @@ class Study:
   beside it. Besides the data, a finished run needs only its record (see `lab.records`):
   missing parameters are trained again when a run that starts from them, or a caller, needs
   them. The record stays: on another machine these parameters differ in their last bits, and
-  count as the same. If the run ends with another loss, it fails.
+  count as the same. If they differ by more, the run fails.
   """
 
   folder: pathlib.Path
@@ -279,7 +279,7 @@ def write_record(
   """Writes the record of a run, with what identifies it, unless there is one already.
 
   Raises:
-    InputError: there is one, and the run has ended with other losses.
+    InputError: there is one, and this run has other losses.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   if (before := read(path, arm, settings)) is None:
@@ -322,16 +322,16 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
 
 
 def _check_again(before: Mapping[str, Any], again: Mapping[str, Any], path: pathlib.Path):
-  """Compares the losses of a run with those that its record has.
+  """Compares a run with its record at the first evaluation, where machines hardly differ.
 
   Raises:
-    InputError: they differ by more than another machine explains.
+    InputError: their losses differ by more than another machine explains.
   """
-  for record, now in zip(before["evaluations"], again["evaluations"], strict=True):
-    was, found = (x["own"]["mlm_loss"] for x in (record, now))
-    if abs(was - found) > SAME_LOSS:
-      raise InputError(
-        f"{path.stem} was trained again for its parameters, and has a held-out loss of "
-        f"{found:.4f} after step {now['step']}; its record has {was:.4f}. Another version "
-        f"of this code made the record. To repeat the study, give another --workdir."
-      )
+  was, now = (result["evaluations"][0] for result in (before, again))
+  losses = was["own"]["mlm_loss"], now["own"]["mlm_loss"]
+  if abs(losses[0] - losses[1]) > SAME_LOSS:
+    raise InputError(
+      f"{path.stem} was trained again for its parameters. After step {now['step']} it has "
+      f"a held-out loss of {losses[1]:.4f}, its record has {losses[0]:.4f}: another version "
+      "of this code made the record. To repeat the study, give another --workdir."
+    )

@@ -421,7 +421,7 @@ def test_a_run_that_is_trained_again_for_its_parameters_has_the_losses_of_its_re
   study.write_record(path, arm, settings, result(2.5))
   before = path.read_bytes()
   study.write_record(path, arm, settings, result(2.5004))  # of another machine
-  with pytest.raises(packing.InputError, match=r"2\.6000 after step 7; .* has 2\.5000"):
+  with pytest.raises(packing.InputError, match=r"After step 7 .* 2\.6000, .* has 2\.5000"):
     study.write_record(path, arm, settings, result(2.6))
   assert path.read_bytes() == before
 
