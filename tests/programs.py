@@ -133,7 +133,8 @@ def kill(process):
 def kill_once_saved(words, folder, workdir):
   """Starts a command that trains in `workdir`, and kills it when a checkpoint is there."""
   process = start(words, folder, **READ_ONLY_CACHE)
-  wait_for(process, lambda: any((workdir / "checkpoints").glob("[0-9]*")))
+  saved = workdir / "checkpoints"
+  wait_for(process, lambda: any(path.name.isdigit() for path in saved.glob("*")))
   kill(process)
 
 

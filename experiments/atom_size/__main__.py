@@ -3,8 +3,9 @@
   python -m experiments.atom_size --data FOLDER
 
 Trains small GPT-2s with ALiBi on the same text in rows of several lengths: concat and
-padding with atoms of a quarter to four rows, and packed. Finished runs are kept, so the
-same command resumes. Writes exhibits.md, exhibits.json and pictures to --workdir.
+padding with atoms of a quarter to four rows, concat in the order of the text, and packed.
+Finished runs are kept, so the same command resumes. Writes exhibits.md, exhibits.json and
+pictures to --workdir.
 
 The text is test.txt of WikiText-2, with valid.txt held out. --large trains larger models
 on 15 MB of Wikipedia's articles, for an epoch, in rows of 128 and 512: 48 runs. On a GPU:

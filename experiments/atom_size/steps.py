@@ -80,10 +80,9 @@ def steps_an_epoch(
   rows = []
   for row_length, found in row_lengths.items():
     for layout, runs in found.items():
-      if layout.kind not in ("concat", "padding") or layout.loss_on_padding:
-        continue
-      if layout == UNSHUFFLED:  # has the rows of concat
-        continue
+      others = layout.kind not in ("concat", "padding")
+      if others or layout.loss_on_padding or layout == UNSHUFFLED:
+        continue  # the last two have the rows of another layout
       size = layout.tokens(row_length)
       predicted = predicted_rows(
         lengths, layout=layout.kind, atom_size=size, row_length=row_length

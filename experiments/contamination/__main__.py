@@ -44,6 +44,7 @@ from lab import command, real_data, records
 from lab.exhibits import Exhibit, Part
 from lab.plans import made_once
 from lab.statistics import SCORE_MARGIN, equivalent, larger, same_score
+from lab.studies.identity import weights_digest
 from lab.studies.paired_run import held_out
 from lab.studies.study import SEEDS, Arm, ByArm, Study
 from launch.sweep.jobs import ROOT
@@ -259,7 +260,8 @@ def exhibits(part: Part) -> list[Exhibit]:
   of_data = hashlib.sha256(pairs).hexdigest()[:8]
 
   def rank_of(model: pathlib.Path) -> pathlib.Path:
-    return part.folder / "ranks" / f"{pretrained.name_of(model)}-{of_data}.json"
+    of_weights = (weights_digest(str(model)) or "")[:8]
+    return part.folder / "ranks" / f"{model.name}-{of_weights}-{of_data}.json"
 
   every = study.kept_of(*models)
   kept = {model for model in every if records.read(rank_of(model)) is None}

@@ -70,7 +70,6 @@ def make_study(
     | {"optimizer.learning_rate": LEARNING_RATE}
     | dict(overrides),
     seeds,
-    part.jobs,
     config=real_tasks.config_of(name),
     module="experiments.finetuning.run",
     name=name,

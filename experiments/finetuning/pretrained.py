@@ -9,7 +9,6 @@ from typing import Any
 from experiments.finetuning import real_tasks
 from experiments.finetuning.real_tasks import Files
 from lab.statistics import mean_and_sd
-from lab.studies.identity import weights_digest
 from lab.studies.study import Arm, Study, prepare_data, run_all
 from lab.table import table
 
@@ -34,7 +33,7 @@ def make_studies(
     overrides: fields of the config of all runs.
   """
   arms = [Arm(_arm(x), {}, starts_from=x) for x in models.values()]
-  seeds = max(map(len, models.values()))
+  (seeds,) = {len(directories) for directories in models.values()}
   return [
     Study(
       folder,
@@ -80,11 +79,6 @@ def scores_of(study: Study, models: Models, metric: str = "score") -> Scores:
     name: [100 * x["summary"][f"eval_{metric}"] for x in results[_arm(directories)]]
     for name, directories in models.items()
   }
-
-
-def name_of(directory: pathlib.Path) -> str:
-  """A name for what is made from a model; other weights give another name."""
-  return f"{directory.name}-{(weights_digest(str(directory)) or '')[:8]}"
 
 
 def score_table(scores: Mapping[str, Scores]) -> str:

@@ -1,6 +1,6 @@
-"""What a run had: its config, its data, its weights and its machine.
+"""What a run had: its config, its data and its weights.
 
-A record says them, and by them it is recognised, wherever the data and the weights are.
+By them a record is recognised, wherever the data and the weights are.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ def known_by(settings: RunSettings) -> dict[str, Any]:
 
 def is_of(record: Mapping[str, Any], settings: RunSettings) -> bool:
   """Whether a record is of the data and the weights that a run names."""
-  return (
-    record.get("started_from") == weights_digest(settings.model.init_from)
-    and record.get("dataset") in (None, dataset_digest(settings))  # older records lack it
-  )
+  return record.get("started_from") == weights_digest(
+    settings.model.init_from
+  ) and record.get("dataset") == dataset_digest(settings)
 
 
 # ------------------------------------------------------------------------------ the data
@@ -52,7 +51,7 @@ def is_of(record: Mapping[str, Any], settings: RunSettings) -> bool:
 def dataset_digest(settings: RunSettings) -> str | None:
   """The digest of the sequences and the vocabulary prepared for a run; None if none are.
 
-  How many files have the sequences, and in which form, does not change it.
+  It does not depend on how many files hold the sequences, nor on their types.
   """
   manifest = pathlib.Path(settings.data.directory, MANIFEST)
   with contextlib.suppress(OSError, ValueError, LookupError):
@@ -87,7 +86,8 @@ def _add(digest: Any, values: pa.ChunkedArray):
     digest.update("".join(values.to_pylist()).encode())
   else:
     wide = np.float64 if pa.types.is_floating(kind) else np.int64
-    digest.update(values.to_numpy().astype(wide).tobytes())
+    for chunk in values.chunks:
+      digest.update(chunk.to_numpy(zero_copy_only=False).astype(wide).tobytes())
 
 
 # ------------------------------------------------------------------------------ the weights
@@ -128,10 +128,10 @@ def is_same_run(stored: Any, wanted: Mapping[str, Any]) -> bool:
   """Whether a stored `study.identity` is the wanted one; ignores what else is stored."""
   stored = stored or {}
   others = all(stored.get(key) == wanted[key] for key in wanted.keys() - {"config"})
-  return others and agrees(stored.get("config"), wanted["config"])
+  return others and _agrees(stored.get("config"), wanted["config"])
 
 
-def agrees(stored: Any, wanted: Any, defaults: Any = _DEFAULTS) -> bool:
+def _agrees(stored: Any, wanted: Any, defaults: Any = _DEFAULTS) -> bool:
   """Whether a stored config, in dictionaries by group, is the wanted one.
 
   A field that is newer than the file had its default. The places of data and weights are
@@ -142,7 +142,7 @@ def agrees(stored: Any, wanted: Any, defaults: Any = _DEFAULTS) -> bool:
   defaults = defaults if isinstance(defaults, dict) else {}
   return all(
     name in _PLACES
-    or agrees(stored.get(name, defaults.get(name)), wanted.get(name), defaults.get(name))
+    or _agrees(stored.get(name, defaults.get(name)), wanted.get(name), defaults.get(name))
     for name in stored.keys() | wanted.keys()
   )
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ from packing.files import write_json
 from training import memory
 from training.errors import Stopped
 
-SAME_LOSS = 1e-3  # nats, at a run's first evaluation
+SAME_LOSS = 1e-3  # nats, at a run's first evaluation, where machines hardly differ
 FORMAT = 1  # of the files; a run whose file has another format is repeated
 SEEDS = 3  # of each arm, unless a study says otherwise
 QUICKSTART = "configs/quickstart.py"
@@ -72,7 +73,7 @@ class Study:
   beside it. Besides the data, a finished run needs only its record (see `lab.records`):
   missing parameters are trained again when a run that starts from them, or a caller, needs
   them. The record stays: on another machine these parameters differ in their last bits, and
-  count as the same. If they differ by more, the run fails.
+  count as the same. If they were trained on other rows, the run fails.
   """
 
   folder: pathlib.Path
@@ -81,8 +82,8 @@ class Study:
   seeds: int = SEEDS  # of each arm
   jobs: int = 1  # runs at a time
   config: str = QUICKSTART  # the file that all runs start from
-  module: str = "lab.studies.paired_run"  # makes a run, by `worker`
-  first_seed: int = 1  # seed 0 is for choosing the recipe
+  module: str = "lab.studies.paired_run"  # makes a run and writes its record
+  first_seed: int = 1  # seed 0 is for choosing the recipe, except in fine-tuning
   name: str = ""  # precedes the names of its runs where studies share a folder
 
   @functools.cached_property
@@ -93,6 +94,7 @@ class Study:
       ConfigError: a field or a value that no run can have.
     """
     arms = {arm.name: arm for arm in self.arms}
+    assert len(arms) == len(self.arms), "two arms have one name"
     spec = {
       "config": self.config,
       "overrides": COMPUTATION
@@ -112,6 +114,7 @@ class Study:
           assert not first.starts_from, f"{first.name} does not start at random"
           folder = kept[arm.starts_from, seed]
         else:
+          assert len(arm.starts_from) == self.seeds, f"{arm.name} lacks weights"
           folder = arm.starts_from[seed - self.first_seed]
         fields = {"model.init_from": str(folder)}
         settings = run.settings.changed(fields)
@@ -185,7 +188,7 @@ def run_all(studies: Sequence[Study], *, number: int, kept: Collection[pathlib.P
   prepare_data(run for *_, run in every)
   needed = set(map(str, kept))
   waves: tuple[list[tuple[Run, Job]], ...] = ([], [])
-  # Those that start from others say first which of these they need.
+  # Runs that start from others come first, since they decide which parameters are needed.
   for study, arm, run in sorted(every, key=lambda x: not _starts_from_an_arm(x[1])):
     job = study.job(arm, run, kept=str(_kept(study.path(run))) in needed)
     if not job.is_finished():
@@ -279,13 +282,19 @@ def write_record(
   """Writes the record of a run, with what identifies it, unless there is one already.
 
   Raises:
-    InputError: there is one, and this run has other losses.
+    InputError: there is one, and the run was trained again for its parameters, on other
+      rows. These are deleted.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   if (before := read(path, arm, settings)) is None:
     write_json(path, {"run": identity(arm, settings)} | known_by(settings) | result)
-  else:  # its parameters were trained again
-    _check_again(before, result, path)
+  elif arm.keep and not _same_rows(before, result):
+    shutil.rmtree(_kept(path))
+    raise InputError(
+      f"{path.stem} was trained again for its parameters, and its rows are not those of "
+      "its record, probably because another version of this code made the record. To "
+      "repeat the study, give another folder for its results."
+    )
   print(f"written to {path}")
 
 
@@ -321,17 +330,11 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   command.run(main)
 
 
-def _check_again(before: Mapping[str, Any], again: Mapping[str, Any], path: pathlib.Path):
-  """Compares a run with its record at the first evaluation, where machines hardly differ.
-
-  Raises:
-    InputError: their losses differ by more than another machine explains.
-  """
-  was, now = (result["evaluations"][0] for result in (before, again))
-  losses = was["own"]["mlm_loss"], now["own"]["mlm_loss"]
-  if abs(losses[0] - losses[1]) > SAME_LOSS:
-    raise InputError(
-      f"{path.stem} was trained again for its parameters. After step {now['step']} it has "
-      f"a held-out loss of {losses[1]:.4f}, its record has {losses[0]:.4f}: another version "
-      "of this code made the record. To repeat the study, give another --workdir."
-    )
+def _same_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+  """Whether two results are of the same rows, with about the same losses at first."""
+  counts = [
+    [[point[name] for name in ("step", "sequences", "real_tokens")] for point in x["curve"]]
+    for x in (one, other)
+  ]
+  losses = [x["evaluations"][0]["own"]["mlm_loss"] for x in (one, other)]
+  return counts[0] == counts[1] and abs(losses[0] - losses[1]) < SAME_LOSS

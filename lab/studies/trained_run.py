@@ -1,7 +1,7 @@
 """One run of a study that trains as a user does, by train.py, in the same process.
 
 Its record has the run's summary. The run's folder is beside the record, under a name that
-comes from its data and weights, so a run of other data or weights does not continue it.
+comes from its config, data and weights, so it continues only a run that has the same.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lab.studies.identity import dataset_digest, weights_digest
+from lab.studies.identity import weights_digest
 from lab.studies.study import Arm, write_record
 from launch import workdir
 from launch.door import ROOT, read_settings
 from launch.settings import RunSettings
 from launch.sweep import jobs
+from packing import InputError
+from pipeline.dataset import MANIFEST
 
 # Returns what a record has besides the summary, from the arm, the run and its folder.
 Look = Callable[[Arm, RunSettings, pathlib.Path], Mapping[str, Any]]
 
 
 def main(look: Look = lambda *_: {}):
-  """The command of a process that makes a run and writes its record, as `Study.job`."""
+  """The command that `Study.job` gives: trains, then writes the record."""
   parser = argparse.ArgumentParser(allow_abbrev=False)
   parser.add_argument("--config", required=True)
   parser.add_argument("--arm", required=True)
@@ -36,8 +38,16 @@ def main(look: Look = lambda *_: {}):
   given, fields = parser.parse_known_args()
   if given.end_with_parent:
     jobs.end_with_parent()
-  arm, settings = Arm(given.arm, {}), read_settings(given.config, fields)
-  made_from = [dataset_digest(settings), weights_digest(settings.model.init_from)]
+  try:
+    arm, settings = Arm(given.arm, {}), read_settings(given.config, fields)
+  except InputError as error:
+    parser.error(str(error))
+  manifest = pathlib.Path(settings.data.directory, MANIFEST)
+  made_from = [
+    dict(settings.given),
+    manifest.read_text() if manifest.exists() else "",
+    weights_digest(settings.model.init_from),
+  ]
   name = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:8]
   folder = given.out.with_suffix("") / name
   sys.argv = ["train.py", f"--config={given.config}", *fields, f"--workdir={folder}"]

@@ -277,7 +277,8 @@ class TestStudy:
 class TestArmsThatStartFromOthers:
   def make(self, folder):
     arms = [Arm("first", {}, keep=True), Arm("second", {}, starts_from="first")]
-    return Study(folder, arms, {"train.steps": 300}, seeds=2)
+    overrides = {"train.steps": 300, "data.directory": str(folder / "none")}
+    return Study(folder, arms, overrides, seeds=2)
 
   def test_each_starts_from_its_own_seed(self, tmp_path):
     runs = {run.name: run for _, run in self.make(tmp_path).runs}
@@ -381,7 +382,7 @@ def test_text_is_a_part_of_the_data(tmp_path):
   assert len(digests) == 2
 
 
-def test_a_run_by_train_py_has_a_record_and_a_folder_of_its_data(tmp_path):
+def test_a_run_by_train_py_has_a_record_and_continues_only_itself(tmp_path):
   (tmp_path / "library").mkdir()
   options = {
     "data.source": f"stdlib:{make_library(tmp_path / 'library')}",
@@ -391,39 +392,57 @@ def test_a_run_by_train_py_has_a_record_and_a_folder_of_its_data(tmp_path):
     "data.dupe_factor": 1,
     "optimizer.warmup_steps": 1,
     "train.batch_size": 8,
-    "train.steps": 2,
   }
-  one = Study(
-    tmp_path, [Arm("packed", {})], options, seeds=1, module="lab.studies.trained_run"
-  )
-  ((_, run),) = one.runs
-  study.prepare_data([run])
-  job = one.job(*one.runs[0])
-  assert not job.is_finished()
-  result = forked.run(job.command[1:-1], cwd=ROOT)  # without the parent's end
-  assert result.returncode == 0, result.stderr
-  assert job.is_finished()
-  (record,) = one.results()["packed"]
-  assert record["summary"]["steps"] == 2
-  (folder,) = one.path(run).with_suffix("").iterdir()
-  assert workdir.read_summary(folder) == record["summary"]
+  folders = []
+  for steps in (2, 3):
+    values = options | {"train.steps": steps}
+    one = Study(
+      tmp_path, [Arm("packed", {})], values, seeds=1, module="lab.studies.trained_run"
+    )
+    ((_, run),) = one.runs
+    study.prepare_data([run])
+    job = one.job(*one.runs[0])
+    assert not job.is_finished()
+    words = [word for word in job.command[1:] if word != "--end_with_parent"]
+    for _ in range(2):  # the second time, only its record is missing
+      one.path(run).unlink(missing_ok=True)
+      result = forked.run(words, cwd=ROOT)
+      assert result.returncode == 0, result.stderr
+    assert "is finished" in result.stdout
+    assert job.is_finished()
+    (record,) = one.results()["packed"]
+    assert record["summary"]["steps"] == steps
+    found = set(one.path(run).with_suffix("").iterdir())
+    (folder,) = found - set(folders)
+    folders.append(folder)
+    assert workdir.read_summary(folder) == record["summary"]
+  refused = forked.run([*words, "--config.train.steps=0"], cwd=ROOT)
+  assert refused.returncode == 2
+  assert "train.steps is 0; expected at least 1" in refused.stderr.splitlines()[-1]
 
 
-def test_a_run_that_is_trained_again_for_its_parameters_has_the_losses_of_its_record(
-  tmp_path, capsys
-):
+def test_parameters_of_other_rows_than_those_of_the_record_are_deleted(tmp_path):
   settings = read_settings(f"{ROOT}/configs/quickstart.py")
   path, arm = tmp_path / "runs" / "run.json", Arm("run", {}, keep=True)
+  kept = path.with_suffix("")
 
-  def result(loss):
-    return {"evaluations": [{"step": 7, "own": {"mlm_loss": loss}}]}
+  def write(sequences, loss):
+    kept.mkdir(parents=True, exist_ok=True)  # as the run has kept them
+    curve = [{"step": 7, "sequences": sequences, "real_tokens": 999}]
+    own = {"mlm_loss": loss}
+    result = {"curve": curve, "evaluations": [{"own": own}]}
+    study.write_record(path, arm, settings, result)
 
-  study.write_record(path, arm, settings, result(2.5))
+  write(70, 2.5)
   before = path.read_bytes()
-  study.write_record(path, arm, settings, result(2.5004))  # of another machine
-  with pytest.raises(packing.InputError, match=r"After step 7 .* 2\.6000, .* has 2\.5000"):
-    study.write_record(path, arm, settings, result(2.6))
+  write(70, 2.5004)  # of another machine
+  assert kept.is_dir()
+  for sequences, loss in ((71, 2.5), (70, 2.6)):
+    with pytest.raises(packing.InputError, match="its rows are not those of its record"):
+      write(sequences, loss)
+    assert not kept.exists()  # so that it does not count as finished
   assert path.read_bytes() == before
+  study.write_record(path, Arm("run", {}), settings, {})  # keeps nothing to compare
 
 
 @pytest.mark.parametrize(

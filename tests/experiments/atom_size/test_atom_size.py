@@ -79,6 +79,14 @@ def test_the_layouts_of_each_row_length():
   assert {n: {*of_length} for n, of_length in large.items()} == {128: fewer, 512: fewer}
 
 
+def test_nothing_is_shuffled_if_the_text_is_one_atom():
+  lengths = np.random.default_rng(0).integers(1, 300, 999)
+  size = UNSHUFFLED.tokens(64)
+  made = atoms.cut(lengths, layout=UNSHUFFLED.kind, atom_size=size, row_length=64)
+  assert made.num_atoms == 1
+  np.testing.assert_array_equal(made.order(seed=1, epoch=2), np.arange(made.num_rows))
+
+
 def test_large_runs_are_of_wikipedia(tmp_path, monkeypatch):
   folder = tmp_path / "text"
   folder.mkdir()
