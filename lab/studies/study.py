@@ -287,7 +287,7 @@ def write_record(
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   if (before := read(path, arm, settings)) is None:
-    write_json(path, {"run": identity(arm, settings)} | known_by(settings) | result)
+    write_json(path, {"run": identity(arm, settings), **known_by(settings), **result})
   elif arm.keep and not _same_rows(before, result):
     shutil.rmtree(_kept(path))
     raise InputError(

@@ -56,8 +56,8 @@ def main(look: Look = lambda *_: {}):
   except SystemExit as end:
     if end.code:
       raise
-  summary = {"summary": workdir.read_summary(folder)}
-  write_record(given.out, arm, settings, summary | look(arm, settings, folder))
+  result = {"summary": workdir.read_summary(folder), **look(arm, settings, folder)}
+  write_record(given.out, arm, settings, result)
 
 
 if __name__ == "__main__":
