@@ -67,7 +67,14 @@ POOLS = textwrap.dedent(
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.parametrize(
   ("program", "pools"),
-  [("train", 1), ("eval", 1), ("predict", 1), ("benchmarks.training", 1), ("pyarrow", 2)],
+  [
+    ("train", 1),
+    *(
+      pytest.param(program, 1, marks=pytest.mark.slow)
+      for program in ("eval", "predict", "benchmarks.training")
+    ),
+    ("pyarrow", 2),
+  ],
 )
 def test_threads_of_libraries_share_one_pool(program, pools, tmp_path):
   """A thread that pyarrow starts would have one of its own."""

@@ -284,6 +284,7 @@ def test_times_near_each_other_decide_nothing(tmp_path, monkeypatch, greedy, out
   assert found.statements[2].outcome == "holds"
 
 
+@pytest.mark.slow
 def test_solution_times_are_those_of_the_plans(tmp_path):
   part = Part(tmp_path / "part", "the command", quick=True)
   times, first_fit, section_s, growth = solution_times.exhibits(part)

@@ -101,7 +101,9 @@ def test_many_different_lengths_take_a_little_work():
   assert "optimal" not in deepest.details["tried"]
 
 
-@pytest.mark.parametrize(("row_length", "most"), [(2048, 12), (8192, 128)])
+@pytest.mark.parametrize(
+  ("row_length", "most"), [(2048, 12), pytest.param(8192, 128, marks=pytest.mark.slow)]
+)
 def test_rows_have_few_slots_though_many_short_sequences_would_fit(row_length, most):
   """Without a limit 93 and 546; each slot takes time and memory on a GPU."""
   histogram = packing.load_histogram("wikipedia_2048")

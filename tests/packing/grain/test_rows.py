@@ -159,7 +159,10 @@ def test_a_checkpoint_of_orbax_resumes(pipeline, tmp_path):
   assert_equal(head + list(after), whole)
 
 
-@pytest.mark.parametrize("pipeline", ["plan in batches", "stream in batches"])
+@pytest.mark.parametrize(
+  "pipeline",
+  [pytest.param("plan in batches", marks=pytest.mark.slow), "stream in batches"],
+)
 def test_workers_give_every_example_once_and_resume(pipeline):
   flags.FLAGS.mark_as_parsed()
 
