@@ -394,7 +394,7 @@ def test_a_run_by_train_py_has_a_record_and_continues_only_itself(tmp_path):
     "optimizer.warmup_steps": 1,
     "train.batch_size": 8,
   }
-  folders = set()
+  folders: set = set()
   for steps in (2, 3):
     values = options | {"train.steps": steps}
     one = Study(
