@@ -2,7 +2,7 @@
 PYTHON ?= python3
 WORKDIR ?= runs/quickstart
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --durations=20
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=20
 # Which tests make test runs, by their marks and places: make test MARK=slow TESTS=tests/model
 MARK ?= not slow
 TESTS ?=

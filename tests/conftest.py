@@ -1,3 +1,4 @@
+import collections
 import fcntl
 import gc
 import importlib.util
@@ -47,6 +48,16 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
   if collection_path.suffix != ".py" or collection_path.name.startswith("test_"):
     return None
   return None if ">>> " in collection_path.read_text() else True
+
+
+@pytest.hookimpl(trylast=True)  # after what -m leaves out
+def pytest_collection_modifyitems(items: list[pytest.Item]):
+  """Files with few tests come first: these take longest, so none is left to the end.
+
+  xdist gives each worker a file at a time, in this order (`--no-loadscope-reorder`).
+  """
+  counts = collections.Counter(item.path for item in items)
+  items.sort(key=lambda item: counts[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)
