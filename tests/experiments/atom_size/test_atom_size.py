@@ -443,7 +443,7 @@ class TestTheWholeStudy:
   def test_runs_learn_and_are_evaluated_on_the_same_tokens(self, made):
     part, _ = made
     results = [json.loads(x.read_text()) for x in part.folder.glob("*/64/runs/*.json")]
-    assert len(results) == 8
+    assert len(results) == 9
     for run in results:
       assert run["nats"][0] == pytest.approx(np.log(400), abs=0.2)
       assert np.mean(run["nats"][-10:]) < run["nats"][0] - 0.5
