@@ -40,9 +40,9 @@ def known_by(settings: RunSettings) -> dict[str, Any]:
 
 def is_of(record: Mapping[str, Any], settings: RunSettings) -> bool:
   """Whether a record is of the data and the weights that a run names."""
-  return record.get("started_from") == weights_digest(
-    settings.model.init_from
-  ) and record.get("dataset") == dataset_digest(settings)
+  of_weights = weights_digest(settings.model.init_from)
+  is_of_data = record.get("dataset") == dataset_digest(settings)
+  return is_of_data and record.get("started_from") == of_weights
 
 
 # ------------------------------------------------------------------------------ the data
