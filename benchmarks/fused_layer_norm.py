@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 ROWS = 8  # tokens that a program computes at once
-BLOCKS = 8  # groups of so many tokens that a program of the backward pass takes in turn
+BLOCKS = 8  # groups of ROWS tokens that one program of the backward pass handles in turn
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))

@@ -32,7 +32,7 @@ def make_studies(
     folder: for the runs; finished runs are kept.
     overrides: fields of the config of all runs.
   """
-  arms = [Arm(_arm(x), {}, starts_from=x) for x in models.values()]
+  arms = [Arm(_arm(x), {}, weights=x) for x in models.values()]
   (seeds,) = {len(directories) for directories in models.values()}
   return [
     Study(

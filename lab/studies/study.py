@@ -59,9 +59,8 @@ class Arm:
   fields: Mapping[str, Any]  # of the config, in which it differs from the other arms
   batches: str = "packed"  # how sequences become batches; one of `streams.BATCHES`
   keep: bool = False  # whether its runs keep their parameters
-  # What its runs start from: an arm, whose kept parameters of the same seed they take; or
-  # the folders of weights, by seed.
-  starts_from: str | Sequence[pathlib.Path] = ""
+  starts_from: str = ""  # an arm: each run starts from its kept parameters of the same seed
+  weights: Sequence[pathlib.Path] = ()  # or folders: each run starts from that of its seed
   cost: float = 1.0  # how long a run takes with packed batches, in any unit
 
 
@@ -106,20 +105,21 @@ class Study:
     runs = [(arms[run.arm], run) for run in make_sweep(spec, where="the study").runs]
     kept = {(a.name, r.settings.seed): _kept(self.path(r)) for a, r in runs}
     for i, (arm, run) in enumerate(runs):
+      seed = run.settings.seed
       if arm.starts_from:
-        seed = run.settings.seed
-        if isinstance(arm.starts_from, str):
-          first = arms[arm.starts_from]
-          assert first.keep, f"{first.name} does not keep what {arm.name} starts from"
-          assert not first.starts_from, f"{first.name} does not start at random"
-          folder = kept[arm.starts_from, seed]
-        else:
-          assert len(arm.starts_from) == self.seeds, f"{arm.name} lacks weights"
-          folder = arm.starts_from[seed - self.first_seed]
-        fields = {"model.init_from": str(folder)}
-        settings = run.settings.changed(fields)
-        fields = {**run.fields, **fields}
-        runs[i] = arm, dataclasses.replace(run, fields=fields, settings=settings)
+        first = arms[arm.starts_from]
+        assert first.keep, f"{first.name} does not keep what {arm.name} starts from"
+        assert not first.starts_from, f"{first.name} does not start at random"
+        folder = kept[arm.starts_from, seed]
+      elif arm.weights:
+        assert len(arm.weights) == self.seeds, f"{arm.name} lacks weights"
+        folder = arm.weights[seed - self.first_seed]
+      else:
+        continue
+      fields = {"model.init_from": str(folder)}
+      settings = run.settings.changed(fields)
+      fields = {**run.fields, **fields}
+      runs[i] = arm, dataclasses.replace(run, fields=fields, settings=settings)
     return runs
 
   def path(self, run: Run) -> pathlib.Path:
@@ -189,11 +189,11 @@ def run_all(studies: Sequence[Study], *, number: int, kept: Collection[pathlib.P
   needed = set(map(str, kept))
   waves: tuple[list[tuple[Run, Job]], ...] = ([], [])
   # Runs that start from others come first, since they decide which parameters are needed.
-  for study, arm, run in sorted(every, key=lambda x: not _starts_from_an_arm(x[1])):
+  for study, arm, run in sorted(every, key=lambda x: not x[1].starts_from):
     job = study.job(arm, run, kept=str(_kept(study.path(run))) in needed)
     if not job.is_finished():
       needed.add(run.settings.model.init_from)
-    waves[_starts_from_an_arm(arm)].append((run, job))
+    waves[bool(arm.starts_from)].append((run, job))
   failures: dict[str, str] = {}
   for wave in waves:
     queue = []
@@ -209,14 +209,10 @@ def run_all(studies: Sequence[Study], *, number: int, kept: Collection[pathlib.P
 
 
 def _fields_of(arm: Arm) -> dict[str, Any]:
-  """The fields of an arm; with the weights of its first seed, if it is given weights."""
-  if not arm.starts_from or isinstance(arm.starts_from, str):
+  """The fields of an arm, with the weights of its first seed, if it is given weights."""
+  if not arm.weights:
     return dict(arm.fields)
-  return {**arm.fields, "model.init_from": str(arm.starts_from[0])}
-
-
-def _starts_from_an_arm(arm: Arm) -> bool:
-  return isinstance(arm.starts_from, str) and bool(arm.starts_from)
+  return {**arm.fields, "model.init_from": str(arm.weights[0])}
 
 
 def run_jobs(queue: Sequence[Job], *, number: int) -> dict[str, str]:

@@ -178,24 +178,30 @@ def test_a_model_without_next_sentence_starts_from_the_same_weights():
     jax.tree.map(np.testing.assert_array_equal, values, full[name])
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-  """A study with an arm that fails, run twice."""
-  folder = tmp_path_factory.mktemp("study")
+def small(folder):
+  """Fields of short runs on a small corpus in a folder."""
   (folder / "library").mkdir()
-  overrides = {
+  return {
     "data.source": f"stdlib:{make_library(folder / 'library')}",
     "data.directory": str(folder / "data"),
     "data.max_sequence_length": 64,
     "data.vocab_size": 500,
-    "data.held_out_fraction": 0.1,
     "data.dupe_factor": 1,
+    "train.batch_size": 8,
+  }
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A study with an arm that fails, run twice."""
+  folder = tmp_path_factory.mktemp("study")
+  overrides = small(folder) | {
+    "data.held_out_fraction": 0.1,
     "packing.algorithm": "optimal",
     "packing.adjust": "reduce_batch",
     "optimizer.name": "sgd",  # Adam's kind makes the noise of a zero gradient its size
     "optimizer.learning_rate": 0.3,
     "optimizer.warmup_steps": 2,
-    "train.batch_size": 8,
     "train.steps": 9,
   }
   arms = [
@@ -384,16 +390,7 @@ def test_text_is_a_part_of_the_data(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_by_train_py_has_a_record_and_continues_only_itself(tmp_path):
-  (tmp_path / "library").mkdir()
-  options = {
-    "data.source": f"stdlib:{make_library(tmp_path / 'library')}",
-    "data.directory": str(tmp_path / "data"),
-    "data.max_sequence_length": 64,
-    "data.vocab_size": 500,
-    "data.dupe_factor": 1,
-    "optimizer.warmup_steps": 1,
-    "train.batch_size": 8,
-  }
+  options = small(tmp_path) | {"optimizer.warmup_steps": 1}
   folders: set = set()
   for steps in (2, 3):
     values = options | {"train.steps": steps}
