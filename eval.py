@@ -33,7 +33,7 @@ from ml_collections import config_flags
 
 from launch import command, computation, init_from, workdir
 from launch.data import make_held_out, prepare_dataset
-from launch.door import changed, flat, settings_of
+from launch.door import config_of, flat, settings_of
 from launch.machine import check_machine
 from launch.options import check_option
 from launch.plans import row_lengths
@@ -67,7 +67,7 @@ flags.mark_flag_as_required("config")
 def main():
   config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
   # A run on a stream is evaluated without it, so also by other rows.
-  run = settings_of(changed(config, {"data.stream": ""}, where="--config"))
+  run = settings_of(config_of(flat(config) | {"data.stream": ""}))
   memory.keep()
   compiler.keep_programs()
   processes.start()
@@ -119,6 +119,7 @@ def main():
 
 def as_flags(words: list[str]) -> list[str]:
   """Converts a folder to --workdir, and adds the run's own config as --config."""
+  words = [word for word in words if word.lstrip("-") != "workdir"]  # the folder follows
   has_folder = not all(word.startswith("-") for word in words)
   words = [word if word.startswith("-") else f"--workdir={word}" for word in words]
   named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]
@@ -152,8 +153,8 @@ def open_run(
     folder,
     config,
     groups=("seed", "data.", "model."),
-    ignore=workdir.COMPUTATION_FIELDS,
-    remedy="by leaving these fields out",
+    ignore=(*workdir.COMPUTATION_FIELDS, "data.directory"),  # which may have moved
+    remedy="or leave out --config and these fields: eval.py reads the run's own",
   )
   # Process 0 chooses, since during training a newer checkpoint may appear at any moment.
   wanted = _STEP.value

@@ -49,7 +49,7 @@ from launch.door import settings_of
 from model import attention, hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from packing import InputError
-from packing.commands.program import Parser
+from packing.commands.program import Parser, fail
 from packing.errors import check, check_integer
 from packing.files import whole_file
 from pipeline.prediction.answers import answer_examples
@@ -118,11 +118,9 @@ def main(arguments: list[str] | None = None) -> int:
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
   except MISTAKES as error:
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-    return 2
+    return fail(2, str(error))
   except OSError as error:
-    print(f"error: {error}", file=sys.stderr)
-    return 1
+    return fail(1, str(error))
   except KeyboardInterrupt:
     signals.leave()
   return 0
@@ -348,7 +346,8 @@ def open_model(options: argparse.Namespace) -> Opened:
   stored = hf.open_model(folder, step=step)
   if stored.head == "causal":
     raise InputError(
-      f"{folder} only predicts next tokens. To write text, run python -m model export."
+      f"{folder} only predicts next tokens, and predict.py writes no text. If it has "
+      "model.positions=learned, transformers can, after python -m model export."
     )
   longest, pooling = options.max_sequence_length, Pooling("")
   if options.embed:

@@ -37,7 +37,7 @@ from ml_collections import config_flags
 
 from launch import command, summary, workdir
 from launch.data import check_data
-from launch.door import settings_of
+from launch.door import settings_of_flags
 from launch.machine import check_machine
 from launch.prepare_run import TrainingRun, prepare_run
 from launch.recipe.adjustment import learning_rates, make_optimizer
@@ -52,7 +52,7 @@ from training.evaluation import evaluate
 from training.mesh import gather
 from training.step import State, TrainingProgram
 
-_CONFIG = config_flags.DEFINE_config_file(
+config_flags.DEFINE_config_file(
   "config", help_string="A config file, such as configs/quickstart.py.", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.", required=True)
@@ -74,7 +74,7 @@ flags.mark_flag_as_required("config")
 
 
 def main():
-  settings, folder = settings_of(_CONFIG.value), pathlib.Path(_WORKDIR.value)
+  settings, folder = settings_of_flags(), pathlib.Path(_WORKDIR.value)
   signals.resume_hint = functools.partial(resume_hint, folder)
   memory.keep()
   compiler.keep_programs()
@@ -88,7 +88,8 @@ def main():
   if not changed and (results := processes.on_first(lambda: report.finished(folder))):
     processes.print_on_first(
       f"The run in {folder} is finished. To start another run, give another --workdir. To "
-      f"extend this one, give more steps and --allow_changed_config.\n\n{results}"
+      "extend this one, give --allow_changed_config and more steps, or another value of "
+      f"the field that ended it early.\n\n{results}"
     )
     return
   with contextlib.ExitStack() as held:
@@ -259,6 +260,10 @@ def train(
       checkpoints.wait()
       if ended_early or stopping:
         raise run.interrupted(step, asked=stopping)
+      if step < steps:
+        processes.print_on_first(
+          f"The run ends at step {step:,} of {steps:,}: {verdict.ended}.\n"
+        )
     seconds = record.log.last_train_line["seconds"]
   params = gather(state["params"], program.mesh)
   return {

@@ -71,11 +71,13 @@ def check_prepared(data: Data, settings: Mapping):
     settings: the settings in the dataset's manifest.
 
   Raises:
-    InputError: the task, length or labels differ, nothing was held out, or the manifest is
-      damaged.
+    InputError: the task or the length differ, or a field that the run sets; nothing was
+      held out, or the manifest is damaged.
   """
   there, directory = _settings(settings), data.directory
-  for name in ("task", "max_sequence_length", *(["labels"] if data.labels else [])):
+  others = "labels", "cross_documents", "min_words"
+  set_by_run = [name for name in others if getattr(data, name)]
+  for name in ("task", "max_sequence_length", *set_by_run):
     found, ours = getattr(there, name), getattr(data, name)
     expected = f"{ours!r}, as in the config, or another --config.data.directory"
     check(found == ours, f"The {name} of {directory}", found, expected)

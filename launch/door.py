@@ -16,7 +16,7 @@ import pathlib
 import re
 import runpy
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -27,6 +27,7 @@ from launch.settings import OPTIONS, RunSettings
 from training.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[1]
+_DURATIONS = {"train.steps": "train.duration", "optimizer.warmup_steps": "optimizer.warmup"}
 
 
 # --------------------------------------------------------------------- a config, and back
@@ -52,20 +53,28 @@ def flat(config: ConfigDict) -> dict[str, Any]:
   return flatten_dict(config.to_dict(), sep=".")
 
 
-def settings_of(config: ConfigDict) -> RunSettings:
+def settings_of(config: ConfigDict, given: Collection[str] = ()) -> RunSettings:
   """The run that a config describes.
+
+  Args:
+    config: of a file, with the changes of a command line or a sweep.
+    given: the fields that these changed. A number of steps among them replaces the
+      duration of the file.
 
   Raises:
     ConfigError: a field is unknown or missing, or a value cannot be used.
   """
-  given = flat(config)
-  for name in sorted(given.keys() - OPTIONS.keys()):
+  values = flat(config)
+  for name in sorted(values.keys() - OPTIONS.keys()):
     raise unknown_field(OPTIONS, name, where="The config's file")
-  for name in sorted(OPTIONS.keys() - given.keys()):
+  for name in sorted(OPTIONS.keys() - values.keys()):
     raise ConfigError(
       f"The config has no field {name!r}. Begin its file with configs.base.get_config()."
     )
-  return RunSettings.of(given)
+  for steps, duration in _DURATIONS.items():
+    if steps in given and duration not in given:
+      values[duration] = ""
+  return RunSettings.of(values)
 
 
 # ------------------------------------------------------------------ files, and the command
@@ -73,7 +82,22 @@ def settings_of(config: ConfigDict) -> RunSettings:
 
 def read_settings(file: str, options: Sequence[str] = ()) -> RunSettings:
   """The run that a config file describes, with the arguments of `read_config`."""
-  return settings_of(read_config(file, options))
+  return settings_of(read_config(file, options), names_of(options))
+
+
+def settings_of_flags() -> RunSettings:
+  """The run that the flag --config describes, with the fields that other flags change.
+
+  Raises:
+    ConfigError: as `settings_of`.
+  """
+  flag = flags.FLAGS["config"]
+  return settings_of(flag.value, config_flags.get_override_values(flag))
+
+
+def names_of(options: Iterable[str]) -> set[str]:
+  """The fields that options such as "--config.train.steps=9" set."""
+  return {option.removeprefix("--config.").partition("=")[0] for option in options}
 
 
 def field_value(values: Mapping[str, Any], name: str, *, where: str):
@@ -188,10 +212,11 @@ def changed(config: ConfigDict, fields: Mapping[str, Any], *, where: str) -> Con
 
 _HEAD = """# The fields of a config
 
-Written by `python -m launch.door > docs/config.md`, from `launch/parts.py`. The files in
-`configs/` change some defaults, and the command line changes any, such as
+Written by `python -m launch.door > docs/config.md`, from the classes of a run's parts. The
+files in `configs/` change some defaults, and the command line changes any, such as
 `--config.train.steps=400`. Before any work, a run rejects unknown fields, values of another
-type than the default, unusable values, and fields that have no effect for its kind of run.
+type than the default, unusable values, and fields of other kinds of models, rows, pairs and
+optimizers. Of the fields that shape a dataset, some mean nothing for a task, as they say.
 Where a field is a choice, its values are listed, with the default in bold.
 [training.md](training.md) says what a run does with them."""
 

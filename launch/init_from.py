@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import model
 from launch import computation
 from launch.options import check_option
-from launch.parts import LAYER_SIZES, PREPARED, Data
+from launch.parts import FAMILIES, LAYER_SIZES, PREPARED, Data
 from launch.settings import RunSettings
 from model import hf, weights
 from model.hf.pooling import Pooling, read_pooling
@@ -60,6 +60,10 @@ def open_weights(run: RunSettings) -> weights.StoredModel | None:
     return None
   try:
     stored = hf.open_model(directory, step=weights.choose_step(directory).step)
+    there = stored.config.FAMILY
+    fits = there == config.FAMILY or not {there, config.FAMILY} <= set(FAMILIES)
+    expected = f"{there!r}, as in {_FIELD}={directory}"
+    check_option(fits, "model.family", run.given["model.family"], expected)
     sizes = stored.config_as(type(config))
   except (weights.WeightsError, OSError) as error:
     raise ConfigError(f"{_FIELD}: {error}") from error

@@ -30,7 +30,7 @@ def check_machine(run: RunSettings, *, num_devices: int):
   for name in run.train.tracker_names:
     if not all(importlib.util.find_spec(module) for module in TRACKERS[name]):
       raise ConfigError(
-        f"{name} is not installed. Run pip install -c requirements.lock -e '.[{name}]'"
+        f"{name} is not installed. Run pip install -c requirements.lock -e '.[{name}]'."
       )
   check_recipe(run.train, run.optimizer, num_devices=num_devices)
 

@@ -1,4 +1,6 @@
-"""The parts of a run: each field's type, default, meaning and rule, in one place.
+"""The parts of a run: each field's type, default, meaning and rule.
+
+The fields of a dataset stand in `pipeline.settings`, those of a model in `model.config`.
 
 Kinds that exclude each other are classes, so that a run has only the fields that mean
 something for it: rows are packed, packed while reading, or made of atoms; a model is a

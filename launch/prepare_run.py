@@ -45,7 +45,7 @@ from training.stopping import Verdict, judge, signals
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-  """All that training needs; made by `prepare`."""
+  """All that training needs; made by `prepare_run`."""
 
   settings: RunSettings
   folder: pathlib.Path
@@ -161,8 +161,8 @@ class TrainingRun:
     if step > steps:
       field = "duration" if self.settings.train.duration else "steps"
       raise ConfigError(
-        f"The run is at step {step}; the config has {steps}. Raise --config.train.{field}, "
-        "or give another --workdir."
+        f"The run is at step {step}; with packing, the config comes to {steps}. Raise "
+        f"--config.train.{field}, or give another --workdir."
       )
     try:
       batches.set_state(position)

@@ -120,7 +120,7 @@ class RunSettings(Part):
   def __post_init__(self):
     super().__post_init__()
     self._check_model()
-    self._check_rows()
+    self._check_stream()
     self._check_train()
 
   def _check_model(self):
@@ -146,7 +146,7 @@ class RunSettings(Part):
         "model.position_reset=False, since the model has no more positions",
       )
 
-  def _check_rows(self):
+  def _check_stream(self):
     stream = self.data.stream
     if not stream:
       return

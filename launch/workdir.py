@@ -25,6 +25,7 @@ from training.errors import ConfigError
 FILE = pathlib.Path(__file__)
 _CONFIG, _DATASET, _LOCK = "config.json", "dataset.json", ".lock"
 _SUMMARY = "summary.json"
+_OF_MODELS = weights.MODEL, hf.CONFIG  # the files of a model; a run has them, too
 _GROUPS = {"data", "packing", "model", "optimizer", "train"}  # of all runs
 # How a run computed, not what its weights are; another machine may compute differently.
 COMPUTATION_FIELDS = (
@@ -42,8 +43,8 @@ _OTHER_ROWS, _SAME_ROWS = ("train.batch_size", "data."), ("data.directory",)
 def is_run(workdir: str | pathlib.Path) -> bool:
   """Whether a folder holds a run, not an imported model."""
   workdir = pathlib.Path(workdir)
-  models = weights.MODEL, hf.CONFIG  # a run has them too
-  return (workdir / _DATASET).exists() or not any((workdir / n).exists() for n in models)
+  is_model = any((workdir / name).exists() for name in _OF_MODELS)
+  return (workdir / _DATASET).exists() or not is_model
 
 
 def check_folder(
@@ -81,7 +82,7 @@ def check_folder(
       check_same(workdir, config, remedy=instead if other_rows else accepted)
     if changes := differences(workdir, config):
       print(f"WARNING: resuming with a changed config: {changes}", file=sys.stderr)
-  elif any((workdir / name).exists() for name in (weights.MODEL, hf.CONFIG)):
+  elif any((workdir / name).exists() for name in _OF_MODELS):
     raise ConfigError(
       f"--workdir={workdir} holds a model, not a run. Name another folder, and give this "
       f"one as --config.model.init_from={workdir}."
@@ -95,7 +96,9 @@ def check_folder(
 
 
 def _anew(workdir: pathlib.Path) -> str:
-  """How a new run starts from the weights of one that cannot go on with a config."""
+  """What a config can do instead of continuing a run that it does not fit."""
+  if not weights.steps(workdir):
+    return "give another --workdir; this one has no checkpoint yet"
   return (
     f"start a new run from its weights: --config.model.init_from={workdir} with another "
     "--workdir"
@@ -109,7 +112,7 @@ def has_begun(workdir: str | pathlib.Path) -> bool:
     content = parse_json(path.read_bytes())
   except (OSError, ValueError):
     return path.exists()  # a damaged file is reported when it is read
-  return not isinstance(content, dict) or "architectures" not in content
+  return not isinstance(content, dict) or not _GROUPS.isdisjoint(content)
 
 
 @contextlib.contextmanager

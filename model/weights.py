@@ -284,12 +284,17 @@ def open_folder(
   config = dataclasses.replace(config, attention_impl="auto")
   check_vocabulary_size(directory, vocabulary, config)
   saved = steps(directory)
+  if not saved:
+    raise WeightsError(
+      f"{directory} has no checkpoint. Train it until train.py saves one, or name another "
+      "folder."
+    )
   if step is None:
-    step = max(saved, default=None)
+    step = max(saved)
   if step not in saved:
     raise WeightsError(
-      f"{directory} has no checkpoint{'' if step is None else f' of step {step}'}; there "
-      f"are {', '.join(map(str, saved)) or 'none'}. Choose one with --step."
+      f"{directory} has no checkpoint of step {step}; there are "
+      f"{', '.join(map(str, saved))}. Choose one with --step."
     )
   path = directory.absolute() / CHECKPOINTS / str(step)
 

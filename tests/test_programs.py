@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import resource
 import shutil
 
@@ -80,6 +81,10 @@ def test_a_run_stops_at_its_target(folder):
   assert summary["steps"] == summary["step_to_target"] == last["step"]
   assert summary["steps"] == weights.steps(workdir)[-1] < STEPS
   assert summary["speedup_measured"] > 0
+  more = fields(text + " train.steps=50"), "--allow_changed_config"
+  said = succeed(folder, "target", *more[0], more[1]).stdout
+  why = "it has reached train.target_mlm_accuracy=0.001"
+  assert re.search(rf"ends at step {summary['steps']} of \d+: {why}", said)
 
 
 def test_a_finished_run_is_shown_not_repeated(folder, finished):
@@ -198,7 +203,11 @@ JOINED = "--coordinator=localhost:1 --processes=2"
     ("eval.py", "--step=7", "has no checkpoint of step 7"),
     ("eval.py", "other", "Expected one folder, found "),
     ("eval.py", "--config.model.size=mini", "model.size was 'tiny' and is now 'mini'"),
-    ("eval.py", "--config.seed=7", "seed was 0 and is now 7"),
+    (
+      "eval.py",
+      "--config.seed=7",
+      "now 7. Give the same config, or leave out --config",
+    ),
   ],
 )
 def test_a_users_mistake_is_told_in_a_line_with_status_2(
@@ -233,6 +242,7 @@ def test_a_full_disk_is_told_with_what_to_do(folder, tmp_path):
     ("train.py --config=nope.py --workdir=run", 2, "There is no config file 'nope.py'."),
     ("eval.py", 2, "Expected the folder of a run, such as runs/mine. See --help"),
     ("eval.py runs/nope", 2, "Restore it, or name a folder such as runs/mine"),
+    ("eval.py --workdir runs/nope", 2, "Cannot read runs/nope/config.json"),
   ],
 )
 def test_help_teaches_and_both_flags_are_required(words, status, text):

@@ -128,11 +128,11 @@ class Verdict(NamedTuple):
 
   Attributes:
     best_step: the step with the best metric; None before the first evaluation.
-    ended: whether the run reached its target, or no longer improves.
+    ended: why the run ends: it reached its target, or no longer improves; "" if it goes on.
   """
 
   best_step: int | None
-  ended: bool
+  ended: str
 
 
 def judge(
@@ -149,14 +149,16 @@ def judge(
   Example:
     >>> lines = [{"f1": x, "step": t} for t, x in enumerate([0.3, 0.5, 0.5, 0.4])]
     >>> options = {"metric": "f1", "target": 0.0}
-    >>> [judge(lines, patience=n, **options).ended for n in (0, 1, 2, 3)]
-    [False, True, True, False]
+    >>> [judge(lines, patience=n, **options).ended for n in (0, 2, 3)]
+    ['', 'its evaluations have not improved for train.patience=2', '']
   """
-  best = best_of(eval_lines, metric=metric)
-  ended = bool(target_reached(eval_lines, target=target))
-  if 0 < patience < len(eval_lines):
+  best, ended = best_of(eval_lines, metric=metric), ""
+  if target_reached(eval_lines, target=target):
+    ended = f"it has reached train.target_mlm_accuracy={target:g}"
+  elif 0 < patience < len(eval_lines):
     values = [line[metric] for line in eval_lines]
-    ended |= max(values[-patience:]) <= max(values[:-patience])
+    if max(values[-patience:]) <= max(values[:-patience]):
+      ended = f"its evaluations have not improved for train.patience={patience}"
   return Verdict(best["step"] if best else None, ended)
 
 

@@ -20,7 +20,7 @@ from lab.studies.identity import is_of, is_same_run, known_by, without_places
 from lab.studies.streams import BATCHES, ONE_A_ROW
 from launch import command
 from launch.data import prepare_dataset
-from launch.door import nested, settings_of
+from launch.door import nested, settings_of_flags
 from launch.machine import check_machine
 from launch.options import check_option
 from launch.settings import RunSettings
@@ -301,7 +301,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
   are added by which `read` recognises the run. `head` is the head of the tasks that `make`
   can train.
   """
-  config = config_flags.DEFINE_config_file("config", help_string="A config file.")
+  config_flags.DEFINE_config_file("config", help_string="A config file.")
   name = flags.DEFINE_string("arm", "run", "The name of the arm.")
   about = "How sequences become batches."
   batches = flags.DEFINE_enum("batches", "packed", list(BATCHES), about)
@@ -316,7 +316,7 @@ def worker(make: Callable[..., dict[str, Any]], *, head: str = "pretraining"):
     memory.keep()
     path = pathlib.Path(out.value)
     arm = Arm(name.value, {}, batches.value, keep.value)
-    chosen = settings_of(config.value)
+    chosen = settings_of_flags()
     check_machine(chosen, num_devices=1)
     tasks = [task for task, of_task in pipeline.TASK_HEADS.items() if of_task == head]
     task = chosen.data.task

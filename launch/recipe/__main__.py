@@ -12,11 +12,11 @@ from absl import flags
 from ml_collections import config_flags
 
 from launch import command
-from launch.door import settings_of
+from launch.door import settings_of_flags
 from launch.recipe.adjustment import resolve
 from launch.recipe.table import table
 
-_CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+config_flags.DEFINE_config_file("config", lock_config=True)
 _FACTOR = flags.DEFINE_float("packing_factor", None, "Sequences per row.", required=True)
 _SEQUENCES = flags.DEFINE_integer(
   "num_sequences", None, "Sequences in the dataset.", lower_bound=1
@@ -32,7 +32,7 @@ flags.mark_flag_as_required("config")
 
 
 def main():
-  run = settings_of(_CONFIG.value)
+  run = settings_of_flags()
   before, after = resolve(
     run.train,
     run.optimizer,

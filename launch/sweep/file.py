@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.data import check_data
-from launch.door import ROOT, call, changed, read_config, settings_of
+from launch.door import ROOT, call, changed, names_of, read_config, settings_of
 from launch.machine import check_machine
 from launch.settings import RunSettings
 from model import IMPLEMENTATIONS
@@ -84,7 +84,7 @@ def make_sweep(
   spec = _checked(spec, where)
   file = str(ROOT / spec["config"])
   base = read_config(file, options)
-  given = {option.removeprefix("--config.").partition("=")[0] for option in options}
+  given = names_of(options)
   runs: dict[str, Run] = {}
   for arm, point, fields in _points(spec):
     if both := sorted(given & fields.keys()):
@@ -94,7 +94,8 @@ def make_sweep(
     fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
     of_run = f"{where}, run {name}"
-    settings = _checked_settings(changed(base, fields, where=of_run), where=of_run)
+    config = changed(base, fields, where=of_run)
+    settings = _checked_settings(config, given | fields.keys(), where=of_run)
     run = Run(name, arm, point, fields, settings)
     if name in runs:
       raise ConfigError(f"{where} has two runs with the name {name}.")
@@ -111,7 +112,8 @@ def _checked(spec: Any, path: str) -> dict[str, Any]:
     several = whole["overrides"], *whole["arms"].values()
     others = set[str]().union(*(fields.keys() for fields in several))
     both = sorted(others & whole["grid"].keys())
-    whole["config"].partition(":")
+    if not isinstance(whole["config"], str):
+      raise TypeError("'config' is not the name of a file")
   except (TypeError, KeyError, AttributeError) as error:
     raise ConfigError(
       f"{path}: expected a dictionary with {', '.join(_KEYS)}; found {spec!r} ({error})."
@@ -166,10 +168,10 @@ def _name(arm: str, fields: Mapping[str, Any]) -> str:
   return ",".join(filter(None, (arm.replace("/", "_"), seed)))
 
 
-def _checked_settings(config: Any, *, where: str) -> RunSettings:
+def _checked_settings(config: Any, given: Collection[str], *, where: str) -> RunSettings:
   """The settings of a run, checked as far as any machine can."""
   try:  # train.py checks again, with its devices
-    run = settings_of(config)
+    run = settings_of(config, given)
     anywhere: dict[str, Any] = {}
     if run.model.config.attention_impl in IMPLEMENTATIONS:
       anywhere["model.attention_impl"] = "auto"

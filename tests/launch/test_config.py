@@ -97,6 +97,19 @@ def test_a_file_whose_function_returns_no_config_is_refused(made, tmp_path):
     read_settings(str(file), ["--config.seed=1"])
 
 
+def test_steps_on_the_command_line_replace_the_duration_of_a_file():
+  def cola(*options):
+    return read_settings("configs/glue.py:cola", ["--config.model.size=tiny", *options])
+
+  assert cola().train.duration.endswith("epochs")
+  run = cola("--config.train.steps=50", "--config.optimizer.warmup_steps=7")
+  assert (run.train.duration, run.train.steps) == ("", 50)
+  assert (run.optimizer.warmup, run.optimizer.warmup_steps) == ("", 7)
+  assert run.given["train.duration"] == ""  # as the run's config.json says
+  both = cola("--config.train.steps=50", "--config.train.duration=2 epochs")
+  assert both.train.duration == "2 epochs"
+
+
 def test_mlperf_trains_as_the_packed_entry():
   """The factor is that of the entry's plan: 156,726,829 sequences in 78,404,631 packs."""
   config = get_config("mlperf_bert")

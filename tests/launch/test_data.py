@@ -165,10 +165,18 @@ def test_damaged_settings_are_refused(tmp_path, damage, message):
     check_prepared(data, damage)
 
 
-def test_a_dataset_with_other_labels_is_refused(tmp_path):
-  data = settings_of(config_for(tmp_path, source="prepared", labels="yes,no")).data
-  other = {"source": "a", "max_sequence_length": data.max_sequence_length, "labels": ""}
-  with pytest.raises(InputError, match=r"labels of .* is ''; expected 'yes,no'"):
+@pytest.mark.parametrize(
+  ("field", "value", "message"),
+  [
+    ("labels", "yes,no", r"labels of .* is ''; expected 'yes,no'"),
+    ("cross_documents", True, "cross_documents of .* is False; expected True"),
+    ("min_words", 9, "min_words of .* is 0; expected 9"),
+  ],
+)
+def test_a_dataset_that_was_made_otherwise_is_refused(tmp_path, field, value, message):
+  data = settings_of(config_for(tmp_path, source="prepared", **{field: value})).data
+  other = {"source": "a", "max_sequence_length": data.max_sequence_length}
+  with pytest.raises(InputError, match=message):
     check_prepared(data, other)
 
 

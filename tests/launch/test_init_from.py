@@ -291,7 +291,7 @@ def test_a_modern_bert_is_fine_tuned_with_its_head(tmp_path, capsys):
   ("head", "fields", "message"),
   [
     (CLASSIFIER, {"global_base": 99.0}, r"global_base is 99\.0; expected 160000\.0, as in"),
-    ("pretraining", {"family": "bert"}, "is a ModernBertForMaskedLM; expected a Bert"),
+    ("pretraining", {"family": "bert"}, r"model\.family is 'bert'; expected 'modern_bert'"),
   ],
 )
 def test_a_modern_bert_of_other_layers_is_refused(tmp_path, head, fields, message):

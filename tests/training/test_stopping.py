@@ -209,7 +209,9 @@ def test_evaluations_decide_the_best_step_and_the_end():
     rules = {"metric": "mlm_accuracy", "target": 0.0, "patience": 0} | options
     return [stopping.judge(lines[:number], **rules) for number in range(5)]
 
-  assert verdicts()[0] == (None, False)
-  assert verdicts()[4] == (20, False)
-  assert [x.ended for x in verdicts(target=0.3)] == [False] * 2 + [True] * 3
-  assert [x.ended for x in verdicts(patience=2)] == [False] * 4 + [True]
+  assert verdicts()[0] == (None, "")
+  assert verdicts()[4] == (20, "")
+  reached = "it has reached train.target_mlm_accuracy=0.3"
+  assert [x.ended for x in verdicts(target=0.3)] == [""] * 2 + [reached] * 3
+  no_better = "its evaluations have not improved for train.patience=2"
+  assert [x.ended for x in verdicts(patience=2)] == [""] * 4 + [no_better]

@@ -7,6 +7,7 @@ import pytest
 from configs import base
 from launch import door, workdir
 from launch.record import metrics, report, tensorboard
+from model import weights
 from packing import InputError
 from packing.files import write_json
 from training.errors import ConfigError
@@ -234,12 +235,24 @@ def test_only_remedies_that_work_are_offered(tmp_path, field, value, remedy):
   workdir.check_folder(tmp_path, config)
   workdir.record(tmp_path, config, DATASET)
   config |= {field: value}
+  with pytest.raises(ConfigError, match="--workdir") as raised:
+    workdir.check_folder(tmp_path, config)
+  assert "init_from" not in str(raised.value)  # nothing is saved yet
+  (tmp_path / "checkpoints" / "10" / weights.PARAMS).mkdir(parents=True)
+  (tmp_path / "checkpoints" / "10" / weights.METADATA).touch()
   with pytest.raises(ConfigError) as raised:
     workdir.check_folder(tmp_path, config)
   assert f"{field} was" in str(raised.value)
   assert remedy.format(tmp_path) in str(raised.value)
   for other in {"allow_changed", "init_from"}:
     assert (other in str(raised.value)) == (other in remedy)
+
+
+def test_a_model_of_hugging_face_is_no_run_that_could_be_overwritten(tmp_path):
+  write_json(tmp_path / "config.json", {"model_type": "bert", "hidden_size": 128})
+  for allow_changes in (False, True):
+    with pytest.raises(ConfigError, match="holds a model, not a run"):
+      workdir.check_folder(tmp_path, CONFIG, allow_changes=allow_changes)
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):

@@ -251,7 +251,7 @@ def test_a_killed_run_resumes_in_the_same_records(folder, saved):
   if saved:
     programs.kill_once_saved(words, folder, workdir)
   else:
-    process = programs.start(words, folder)
+    process = programs.start(words, folder, **programs.READ_ONLY_CACHE)
     begun = workdir / "checkpoints"  # where the first save has hardly begun
     programs.wait_for(process, lambda: any(begun.glob("[0-9]*")))
     programs.kill(process)
