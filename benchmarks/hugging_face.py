@@ -9,8 +9,7 @@ own collator and FlashAttention. A user of PyTorch can write each of them in a f
 
 On a GPU a step returns before it is done, as JAX's do: reading its loss, or `wait`, waits
 for it. No step reads its loss or copies from the host, which would wait too. (Transformers
-may, for a padding mask.) On a CPU PyTorch's steps are done when they return, so queued and
-awaited steps take the same time.
+may, for a padding mask.) On a CPU PyTorch's steps are done when they return.
 
 Transformers accepts a ModernBERT batch in one row only with FlashAttention, which needs a
 GPU, and PyTorch's FlexAttention has no gradient on a CPU. So if `unpadded` computes one

@@ -10,10 +10,10 @@
 Sequences have the lengths of a built-in histogram and random tokens; 15 % of the tokens are
 masked, and for a BERT each sequence has a next-sentence label. All ways start from the same
 weights, with AdamW and without dropout; each runs in every dtype. In each round, each way
-trains on every sequence twice, in random order of all: its steps queued one after another,
-with one wait at the end, and each step by itself, awaited. On a CPU PyTorch's steps are
-done when they return, so its two times differ by chance alone. The first round is not
-counted; ratios are taken per round, of queued steps or of awaited ones. Before the rounds,
+trains on every sequence twice: once with its steps queued, one after another and with one
+wait at the end, and once with each step awaited before the next. These blocks come in
+random order. The first round is not counted; ratios are taken per round, of queued steps or
+of awaited ones. Before the rounds,
 each way takes two steps on a few sequences: equal losses show that all ways do the same
 work. The time of a step includes the transfer of the arrays to the device, but not making
 them. Processor time of all threads is reported beside wall-clock time. Other programs
@@ -45,7 +45,6 @@ import packing
 from benchmarks import command
 from benchmarks.sample import Sample, draw
 from benchmarks.training_tables import (
-  KINDS,
   PEERS,
   WAYS,
   expand,
@@ -198,20 +197,22 @@ def measure(learners: dict[str, Any], sample: Sample, *, rounds: int) -> dict[st
   with Progress("first steps", total=len(learners), unit="ways") as progress:
     for name in progress.over(learners):
       batches[name], measured[name] = _first_steps(learners[name], name, sample, counter)
-  runs: dict[tuple[str, int | str], Callable[[int], Any]] = {}
+  runs: dict[tuple[str, str], Callable[[int], Any]] = {}
   for name, learner in learners.items():
-    block = functools.partial(queued, learner.step, wait=learner.wait)
-    runs[name, "queued"] = block(batches[name], steps=len(batches[name]))
-    for index, batch in enumerate(batches[name]):
-      runs[name, index] = block([batch], steps=1)
+    some, awaited = batches[name], functools.partial(_awaited_step, learner)
+    runs[name, "queued"] = queued(learner.step, some, steps=len(some), wait=learner.wait)
+    runs[name, "awaited"] = queued(awaited, some, steps=len(some))
   seconds = in_turns(runs, rounds=rounds, name="measuring", clock="both")
-  for name, way in measured.items():
-    each = [seconds[name, index] for index in range(len(batches[name]))]
-    of_rounds = {"queued": seconds[name, "queued"], "awaited": np.sum(each, axis=0)}
-    for kind in KINDS:
-      rates = (len(sample.store) / of_rounds[kind]).T.tolist()
-      way[kind] = dict(zip(("rates", "processor_rates"), rates, strict=True))
+  for name, kind in runs:
+    rates = (len(sample.store) / seconds[name, kind]).T.tolist()
+    measured[name][kind] = dict(zip(("rates", "processor_rates"), rates, strict=True))
   return measured
+
+
+def _awaited_step(learner, batch):
+  result = learner.step(batch)
+  learner.wait()
+  return result
 
 
 def _first_steps(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lab import options as lab
@@ -44,34 +44,33 @@ def add_training(parser: Parser, *, seeds: str = ""):
     parser.add_argument("--seeds", type=positive, help=about)
 
 
-def run(work: Callable[[], int | None]) -> int:
+def run(work: Callable[[], int | None], *, resumes: bool = True) -> int:
   """`options.run` with the mistakes of a part."""
-  return lab.run(work, mistakes=MISTAKES)
+  return lab.run(work, mistakes=MISTAKES, resumes=resumes)
 
 
 def run_study(
-  results: Iterator[Mapping[str, Any]],
+  make: Callable[[], Mapping[str, Any]],
   path: pathlib.Path,
   *,
   tables: Callable[[Mapping[str, Any]], str],
   records: Callable[[Mapping[str, Any]], Mapping[str, list[dict[str, str]]]],
   draw: Callable[[pathlib.Path, Mapping[str, Any]], None],
 ) -> int:
-  """Writes each result as soon as it is made, prints the last; returns `run`'s status.
+  """Makes a result, writes it and prints its tables; returns `run`'s status.
 
-  Each result includes the one before. It is written to PATH.json with the `records` of the
-  tables that documents show, its tables, in Markdown, to PATH.md, and its pictures to the
-  same folder.
+  The result is written to PATH.json with the `records` of the tables that documents show,
+  its tables, in Markdown, to PATH.md, and its pictures to the same folder.
   """
 
   def work():
-    for result in results:
-      write_json(path.with_suffix(".json"), dict(result) | {"tables": records(result)})
-      write_text(path.with_suffix(".md"), tables(result) + "\n")
-      draw(path.parent, result)
+    result = make()
+    write_json(path.with_suffix(".json"), dict(result) | {"tables": records(result)})
+    write_text(path.with_suffix(".md"), tables(result) + "\n")
+    draw(path.parent, result)
     print(tables(result))
 
-  return run(work)
+  return run(work, resumes=False)
 
 
 def run_part(

@@ -61,13 +61,16 @@ def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def run(
-  work: Callable[[], int | None], *, mistakes: tuple[type[Exception], ...] = ()
+  work: Callable[[], int | None],
+  *,
+  mistakes: tuple[type[Exception], ...] = (),
+  resumes: bool = False,
 ) -> int:
   """Does the work of a command; returns the exit status, that of the work or 0.
 
   A user's mistake prints one line and gives status 2; failed work prints one line and gives
-  status 1; Ctrl-C and SIGTERM give status 130. Freed memory is kept, as in training, for
-  steps that are timed in this process.
+  status 1; Ctrl-C and SIGTERM give status 130, and print whether the same command resumes.
+  Freed memory is kept, as in training, for steps that are timed in this process.
   """
   memory.keep()
   signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -80,5 +83,6 @@ def run(
     print(f"error: {error}", file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print("Stopped. A study resumes if its command is run again.", file=sys.stderr)
+    hint = " Run the same command again to resume." if resumes else ""
+    print(f"Stopped.{hint}", file=sys.stderr)
     return 130

@@ -74,7 +74,7 @@ def part(name: str, exhibits: Sequence[Exhibit], *, quick: bool = False) -> str:
 
 
 def _by_chance(exhibits: Sequence[Exhibit]) -> str:
-  """How many claims chance would decide, and those near the level; "" without claims."""
+  """How many outcomes may be wrong, and those near the level; "" without claims."""
   claims = [(x, exhibit.name) for exhibit in exhibits for x in exhibit.statements]
   tested = [(x, name, *decide(x.test)) for x, name in claims if x.test]
   near = [
@@ -86,8 +86,8 @@ def _by_chance(exhibits: Sequence[Exhibit]) -> str:
     return ""
   return (
     f"- Of {len(claims)} claims, {len(tested)} are tested over seeds, each at the "
-    f"{100 * LEVEL:g} % level, without a\n  correction for their number. If chance alone "
-    f"were at work, about {LEVEL * len(tested):.0f} would still be decided.\n  Borderline, "
+    f"{100 * LEVEL:g} % level, without a\n  correction for their number: up to about "
+    f"{LEVEL * len(tested):.0f} outcomes may be wrong by chance.\n  Borderline, "
     f"with p from {NEAR:g} to {LEVEL:g}: {'; '.join(near) or 'none'}."
   )
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tqdm
@@ -104,10 +104,8 @@ def check_paper_method(
   }
 
 
-def run(
-  workdir: pathlib.Path, coefficients: str | None, scale: Scale
-) -> Iterator[dict[str, Any]]:
-  """Yields the result of the simulation.
+def run(workdir: pathlib.Path, coefficients: str | None, scale: Scale) -> dict[str, Any]:
+  """The result of the simulation.
 
   Without a file of coefficients, they are measured and written to `FITTED`.
 
@@ -124,7 +122,7 @@ def run(
   costs = Coefficients(**device["coefficients"])
   network = Network(4 * device["parameters"])
   ways = make_ways(costs, lengths, plans)
-  yield {
+  return {
     "device": device,
     "histogram": HISTOGRAM,
     "network": network._asdict(),
@@ -137,10 +135,8 @@ def run(
   }
 
 
-def run_sharded(
-  workdir: pathlib.Path, scale: Scale, *, devices: int
-) -> Iterator[dict[str, Any]]:
-  """Yields the measured steps, with what is expected of more devices of this cost."""
+def run_sharded(workdir: pathlib.Path, scale: Scale, *, devices: int) -> dict[str, Any]:
+  """The measured steps, with what is expected of more devices of this cost."""
   costs = Coefficients(**read_coefficients(workdir / FITTED)["coefficients"])
   lengths = Lengths(packing.load_histogram(HISTOGRAM))
   expect = functools.partial(sharded.expect, costs, lengths, sequences=scale.sequences)
@@ -150,7 +146,7 @@ def run_sharded(
   if devices > 1:
     plan = make_plan(lengths, DEPTHS[-1])
     found = sharded.measure(costs, lengths, plan, devices=devices, steps=scale.steps)
-  yield {"expected": expected, "measured": found}
+  return {"expected": expected, "measured": found}
 
 
 def make_plan(lengths: Lengths, depth: int | str) -> packing.Plan:
@@ -175,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
   if options.coefficients is None:
     measured.use_cpu(devices)
   status = command.run_study(
-    run(workdir, options.coefficients, scale),
+    functools.partial(run, workdir, options.coefficients, scale),
     workdir / "load_balance",
     tables=tables.tables,
     records=tables.records,
@@ -185,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     return status
   print()
   return command.run_study(
-    run_sharded(workdir, scale, devices=devices),
+    functools.partial(run_sharded, workdir, scale, devices=devices),
     workdir / "sharded_step",
     tables=sharded_tables.tables,
     records=sharded_tables.records,

@@ -242,14 +242,14 @@ def compare(
     `blocks`, of a device: their mean, and the mean of the step's most; `waiting`: means
     over steps by blocks, by the fitted cost, and `measured` in processor time with its
     quartiles; the quartiles of the `seconds` by the clock and of their ratio `to_alike`;
-    and `sequences` a second.
+    and `real_tokens` a second.
   """
   blocks = np.array([[_tokens(share) / BLOCK for share in step] for step in shares])
   fitted = np.array(
     [[sum(costs.row_seconds(n) for n, _ in share) for share in step] for step in shares]
   )
   waited = 1 - dealt[:, 1] / alike[:, 1]
-  sequences = sum(len(pack) for step in shares for share in step for _, pack in share)
+  tokens = sum(sum(pack) for step in shares for share in step for _, pack in share)
   return {
     "blocks": {"mean": blocks.mean(), "most": blocks.max(1).mean()},
     "waiting": {
@@ -259,7 +259,7 @@ def compare(
     },
     "seconds": quartiles(dealt[:, 0]),
     "to_alike": quartiles(dealt[:, 0] / alike[:, 0]),
-    "sequences": sequences / dealt[:, 0].sum(),
+    "real_tokens": tokens / dealt[:, 0].sum(),
   }
 
 

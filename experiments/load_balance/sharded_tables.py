@@ -47,12 +47,14 @@ def _line(method: str, found: Mapping[str, Any]) -> dict[str, str]:
     "measured": _waiting(found),
     "seconds": spread(found["seconds"]),
     "to all as the slowest": spread(found["to_alike"]),
-    "sequences a second": f"{found['sequences']:.1f}",
+    "real tokens a second": f"{found['real_tokens']:,.0f}",
   }
 
 
 def _waiting(found: Mapping[str, Any]) -> str:
-  return "{mean:.1%} ({low:.1%} to {high:.1%})".format(**found["waiting"]["measured"])
+  waited = found["waiting"]["measured"]
+  near_0 = {name: round(x, 3) + 0.0 for name, x in waited.items()}  # not -0.0 %
+  return "{mean:.1%} ({low:.1%} to {high:.1%})".format(**near_0)
 
 
 def tables(result: Mapping[str, Any]) -> str:
@@ -91,23 +93,30 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     ("blocks", "un-padding, blocks counted", "o-", 1),
     ("cost", "un-padding, fitted cost", "s--", 3),
   ):
-    waiting = [of_devices[name] for of_devices in expected.values()]
-    axes.plot([*expected], waiting, style, color=COLOURS[colour], label=label, markersize=4)
+    shares = [of_devices[name] for of_devices in expected.values()]
+    axes.plot([*expected], shares, style, color=COLOURS[colour], label=label, markersize=4)
   most = max(expected)
-  title = f"Un-padding, {most:,} devices wait {expected[most]['blocks']:.0%} of the time"
-  for method, colour in ((UNPADDING, 1), (PACKING, 0)) if measured else ():
-    found = measured["methods"][method]["waiting"]["measured"]
-    middle = (found["low"] + found["high"]) / 2
-    axes.errorbar(
-      [measured["devices"]],
-      [middle],
-      yerr=[(found["high"] - found["low"]) / 2],
-      fmt="none",
-      color=COLOURS[colour],
-      label=f"{method}, measured: quartiles of the steps",
-      capsize=4,
+  waiting = f"{expected[most]['blocks']:.0%}"
+  title = f"With un-padding {most:,} devices wait {waiting} of the time (simulated)"
+  if measured:
+    title += f"; measured on {measured['devices']}: "
+    title += ", ".join(
+      f"{method} {x['waiting']['measured']['mean']:.1%}"
+      for method, x in measured["methods"].items()
     )
-    title += f"; {method}, {measured['devices']} measured {found['mean']:.1%}"
+    for method, colour, aside in ((UNPADDING, 1, 0.97), (PACKING, 0, 1.03)):
+      found = measured["methods"][method]["waiting"]["measured"]
+      mean = found["mean"]
+      axes.errorbar(
+        [measured["devices"] * aside],
+        [mean],
+        yerr=[[max(0.0, mean - found["low"])], [max(0.0, found["high"] - mean)]],
+        fmt="D",
+        color=COLOURS[colour],
+        label=f"{method}, measured: mean and quartiles of the steps",
+        capsize=4,
+        markersize=4,
+      )
   axes.yaxis.set_major_formatter(PERCENT(1))
   axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
   save(axes.figure, folder / "sharded_step.png", title)

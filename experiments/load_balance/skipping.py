@@ -10,6 +10,7 @@ tokens hold the documents of FOLDER/text. Writes skipping.md, skipping.json and 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 import sys
@@ -282,8 +283,8 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
 # ------------------------------------------------------------------------- the command
 
 
-def run(part: Part) -> Iterator[dict[str, Any]]:
-  """Yields the result of the simulation.
+def run(part: Part) -> dict[str, Any]:
+  """The result of the simulation.
 
   Raises:
     InputError: the data are missing.
@@ -305,7 +306,7 @@ def run(part: Part) -> Iterator[dict[str, Any]]:
   grid = [(case, n) for case in CASES for n in DEVICES]
   for case, n in tqdm.tqdm(grid, "simulating", disable=None):
     result["rows"] += simulate(case, plans[case], n)
-  yield result
+  return result
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -314,7 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
   command.add_data(parser)
   options = parser.parse_args(arguments)
   return command.run_study(
-    run(Part(options.workdir, "", data=options.data)),
+    functools.partial(run, Part(options.workdir, "", data=options.data)),
     options.workdir / "skipping",
     tables=tables,
     records=records,

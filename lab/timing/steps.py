@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -71,6 +72,18 @@ class CompiledStep(NamedTuple):
   run: jax.stages.Compiled  # from a state and a batch to the next state and the totals
   bytes: int  # by XLA's plan: arguments, results and temporary arrays; the state once
   seconds: float  # to trace and compile it, or to read it where compiled programs are kept
+
+
+@contextlib.contextmanager
+def without_cache() -> Iterator[None]:
+  """Disables the persistent compilation cache, so that each program is compiled."""
+  config: Any = jax.config
+  before = config.jax_enable_compilation_cache
+  config.update("jax_enable_compilation_cache", False)
+  try:
+    yield
+  finally:
+    config.update("jax_enable_compilation_cache", before)
 
 
 def compile_step(

@@ -26,7 +26,7 @@ ARMS = (
 )
 OVERRIDES: dict[str, Any] = {
   "packing.algorithm": "optimal",
-  "train.steps": 2000,  # of the quickstart's 3322: about an hour for 27 runs
+  "train.steps": 2000,  # about an hour for 27 runs
   "optimizer.warmup_steps": 117,  # the same share
   "optimizer.learning_rate": 0.0106,  # for half of its sequences a step (LOG.md)
 }

@@ -12,8 +12,7 @@ References:
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -64,7 +63,7 @@ def _measured(part: Part, size: str) -> dict[str, Any]:
 
   batches = {rows: batch_of(rows) for rows in (*ROWS, 1)}
   runs: dict[int, Callable[[int], Any]] = {}
-  with _no_cache():
+  with steps.without_cache():
     for rows, batch in batches.items():
       step = steps.compile_step(program, batch)
       runs[rows] = trainer.runs(step, [batch], in_a_row=max(1, 16 // rows))
@@ -92,18 +91,6 @@ def _measured(part: Part, size: str) -> dict[str, Any]:
     "by_operation": taken["by_operation"].tolist(),
     "compile_seconds": compile_seconds,
   }
-
-
-@contextlib.contextmanager
-def _no_cache() -> Iterator[None]:
-  """Disables the persistent compilation cache, so that each program is compiled."""
-  config: Any = jax.config
-  before = config.jax_enable_compilation_cache
-  config.update("jax_enable_compilation_cache", False)
-  try:
-    yield
-  finally:
-    config.update("jax_enable_compilation_cache", before)
 
 
 def half_a_batch(part: Part, measured: dict[str, dict[str, Any]]) -> Exhibit:

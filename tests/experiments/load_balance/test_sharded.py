@@ -148,7 +148,7 @@ def test_waiting_beside_plain_numbers():
   }
   assert found["seconds"]["median"] == 4.5
   assert found["to_alike"]["median"] == pytest.approx((5 / 4 + 1) / 2)
-  assert found["sequences"] == pytest.approx(6 / 9)
+  assert found["real_tokens"] == pytest.approx((100 + 500 + 3 + 200 + 129 + 256) / 9)
 
 
 def test_what_is_expected_is_what_sequences_need():
