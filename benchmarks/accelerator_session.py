@@ -30,8 +30,8 @@ from benchmarks.changes import CHANGES
 from lab.statistics import quartiles
 from lab.timing.models import make_config
 from lab.timing.speedup import make_batches
-from model.files import write_json, write_text
 from model.testing import verify
+from packing.files import write_json, write_text
 
 WAYS = {
   "masked": "PyTorch, padded to the row, SDPA, head at masked tokens",

@@ -1,4 +1,4 @@
-"""Sequences that fill the batches of every way to train, for `training.py`."""
+"""Sequences that fill the batches of every way to train or to predict."""
 
 from __future__ import annotations
 

@@ -100,15 +100,9 @@ python -m lab.pages results/packing_step.json
 
 `lab.pages` copies the tables of the file to `docs/measured/` and writes the pages.
 
-These commands write the files of `docs/measured/`:
-
-- `packing_step.json`, `packing_speed.json` and `packing_optimal.json`:
-  `python -m benchmarks.packing --json FILE` with `--only step`, `speed` or `optimal`
-- `training_xeon.json`, `training_xeon_mini.json` and `training_xeon_base.json`: the
-  commands that [speed.md](../docs/speed.md#compared-with-other-software) names
-- `scale.json` and `scale_cold.json`: the commands that [scale.md](../docs/scale.md) names
-- `verify.json`: `python -m model verify --json > results/verify.json`
-- `load_balance.json`, `sharded_step.json`, `skipping.json`: the studies of `load_balance`
+The page that shows a table names its command. `docs/measured/verify.json` is of
+`python -m model verify --json > results/verify.json`, and the tables of
+[load balance](../docs/load_balance.md) are of its studies.
 """
 
 

@@ -134,7 +134,7 @@ class Part:
 def judged(
   claim: str, holds: bool, evidence: str, *, fails: bool | None = None
 ) -> Statement:
-  """A statement that is judged by counts or quartiles.
+  """A statement that is judged by counts or by an interval.
 
   Without `fails`, it holds or fails. With `fails`, it has no power if neither `holds` nor
   `fails` is true.

@@ -101,7 +101,7 @@ def epochs_of(run: Result) -> int:
 
 
 def mean_nats(run: Result, *, free: int = 0, start=0.0, end=math.inf) -> float:
-  """The mean loss over the last epoch; `free` of its tokens cost nothing, uncounted.
+  """The mean loss over the last epoch, without `free` of its targets, which cost nothing.
 
   Or from `start` to `end`, in epochs from the beginning of the last.
   """

@@ -137,13 +137,13 @@ def measure_first_fit(part: Part) -> dict[str, Any]:
   return measured_once(part, "first-fit", [histogram.sha256, machine()], make)
 
 
-# First-fit-decreasing packs every so manieth sequence of Wikipedia, to see how time grows.
+# First-fit-decreasing packs every n-th sequence of Wikipedia, to see how time grows.
 EVERY, QUICK_EVERY = (128, 64, 32, 16, 8), (16, 8, 4, 2, 1)
 LINEAR = 0.1  # an exponent that differs from 1 by less is "almost linear"
 
 
 def thinned(lengths: packing.Histogram, every: int) -> packing.Histogram:
-  """Every so manieth of the sequences, sorted by length; counts are rounded down.
+  """Every n-th of the sequences, sorted by length; counts are rounded down.
 
   Example:
     >>> histogram = packing.Histogram.from_lengths([1, 2, 2, 3, 3], max_sequence_length=3)
