@@ -59,7 +59,8 @@ def read_all(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def pack(source: pathlib.Path, target: pathlib.Path):
   """Adds the records of `source` to the packed ones of `target`.
 
-  Of two records with one name, that of `source` stays. The file of `target` is written whole or not at all, and only if a record changes.
+  Of two records with one name, that of `source` stays. The file of `target` is written
+  whole or not at all, and only if a record changes.
   """
   before = read_all(target)
   records = dict(sorted((before | read_all(source)).items()))
