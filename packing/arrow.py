@@ -134,7 +134,8 @@ def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> n
       if other == "attention_mask":
         check_no_padding(what, values)
       else:
-        check_not_packed(what, values, np.asarray(lengths))
+        given = np.asarray(sizes.drop_null())  # a missing list has no values
+        check_not_packed(what, values, given[given > 0])
   lengths = np.asarray(lengths)
   if lengths.size and lengths.max() > np.iinfo(np.int64).max:
     raise InputError(f"{what} holds {lengths.max()}; expected lengths in tokens.")

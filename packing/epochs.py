@@ -20,7 +20,8 @@ from packing.histogram import check_same_lengths
 from packing.plan import Plan
 from packing.row import SameTypes, length_of, make_rows
 
-# Up to so many sequences, all packs of an epoch are computed at once: 8 bytes a sequence.
+# With at most this many sequences, all packs of an epoch are computed at once, which takes
+# 8 bytes a sequence.
 _SMALL = 1 << 20
 
 
@@ -136,8 +137,8 @@ class PlannedPacks:
     shared: whether workers share the order of sequences, in a temporary file.
 
   Raises:
-    InputError: the plan is for other lengths, or an example has no list of tokens or is
-      padded.
+    InputError: the plan is for other lengths, there are more or fewer examples than
+      lengths, or an example has no list of tokens or is padded.
 
   Example:
     >>> import packing
@@ -161,6 +162,11 @@ class PlannedPacks:
       lengths = [length_of(examples[i], f"Example {i}") for i in range(len(examples))]
     self.plan, self._examples, self._same_types = plan, examples, SameTypes()
     lengths = check_same_lengths(lengths, plan.histogram)
+    if hasattr(examples, "__len__") and len(examples) != lengths.size:
+      raise InputError(
+        f"There are {len(examples)} examples and {lengths.size} lengths. Give one length "
+        "for each example, and a plan for them."
+      )
     lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
     seed = check_integer("seed", seed, at_least=0)
     self._order = SharedOrder(lengths) if shared else sort_by_length(lengths)

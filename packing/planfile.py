@@ -18,12 +18,12 @@
       "repeat_counts": [...],                  packs of each strategy
       "bound_weights": [...] or null,          one for each size that occurs
       "details": {...},                        what the algorithm reported
-      "certificate": {...}                     for readers; recomputed on loading
+      "certificate": {...}                     for readers; loading ignores it
     }
 
 `Plan.save` writes a plan file. `load_plan` trusts nothing in it: the strategies must be a
-partition of the histogram, the histogram must match its checksum, and the bound is proven
-again from the weights.
+partition of the histogram, and the histogram must match its checksum. The loaded plan
+proves its bound from the weights again when `lower_bound` is asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import numpy as np
 
 from packing import files
 from packing.errors import InputError
-from packing.histogram import Histogram
+from packing.histogram import MAX_SEQUENCE_LENGTH, Histogram
 from packing.plan import FORMAT, VERSION, Plan
 from packing.problem import Geometry
 
@@ -76,7 +76,7 @@ def load_plan(path, *, histogram: Histogram | None = None) -> Plan:
     size, pairs = entry["max_sequence_length"], np.array(entry["counts"])
     if pairs.dtype.kind != "i" or pairs.shape[1:] != (2,):
       raise TypeError("counts are not pairs of whole numbers")
-    if not 1 <= pairs[:, 0].min() <= pairs[:, 0].max() <= size <= 2**24:
+    if not 1 <= pairs[:, 0].min() <= pairs[:, 0].max() <= size <= MAX_SEQUENCE_LENGTH:
       raise ValueError("a length is out of range")
     counts = np.zeros(size, np.int64)
     counts[pairs[:, 0] - 1] = pairs[:, 1]
@@ -94,7 +94,10 @@ def _check_sha256(stored: Histogram, sha256, histogram: Histogram | None):
   if stored.sha256 != sha256:
     raise InputError("the histogram was changed, as its sha256 shows. Make the plan again.")
   if histogram is not None and histogram.sha256 != stored.sha256:
+    size = max(stored.longest, histogram.longest)
+    its, this = (x.extended(size).counts for x in (stored, histogram))
+    index = int(np.flatnonzero(its != this)[0])
     raise InputError(
-      f"the plan was made for another histogram, of {stored.num_sequences} sequences; this "
-      f"has {histogram.num_sequences}. Make a plan for this one."
+      f"the plan was made for another histogram: {its[index]} of its lengths are "
+      f"{index + 1}, and {this[index]} of this one's. Make a plan for this one."
     )

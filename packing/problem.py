@@ -20,13 +20,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from packing.errors import InputError, check_integer, short_repr
-from packing.histogram import Histogram
+from packing.histogram import MAX_SEQUENCE_LENGTH, Histogram
 
 Strategy = tuple[int, ...]
 Packs = Iterable[tuple[int, Strategy]]  # (repeat count, strategy)
 Usage = collections.Counter[Strategy]  # sizes of a pack, descending -> number of such packs
 
-MAX_ROW_LENGTH = 2**24
+MAX_ROW_LENGTH = MAX_SEQUENCE_LENGTH
 MAX_TOKENS = 2**62  # so that sums of sizes stay exact in int64
 
 

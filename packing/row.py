@@ -66,7 +66,7 @@ def check_not_packed(name: str, position_ids: Any, lengths: Any):
   Args:
     name: what to call the sequences in the message.
     position_ids: of all tokens, the sequences end to end; other values are not checked.
-    lengths: of the sequences.
+    lengths: of the sequences, each at least 1 if there are several.
 
   Raises:
     InputError: positions begin again inside a sequence.
@@ -74,7 +74,7 @@ def check_not_packed(name: str, position_ids: Any, lengths: Any):
   positions = as_array(position_ids)
   if positions.ndim != 1 or positions.dtype.kind not in "iu":
     return  # no positions of tokens
-  steps = np.diff(positions)
+  steps = np.diff(positions.astype(np.int64))  # differences of unsigned numbers wrap
   steps[np.cumsum(lengths)[:-1] - 1] = 1  # from a sequence to the next
   if (steps <= 0).any():
     raise InputError(
@@ -289,8 +289,8 @@ def make_rows(
   Raises:
     InputError: a pack does not fit or is not a list of examples; examples have different
       fields, both `label` and `labels`, integers and floats in one field, floats as tokens
-      or labels of tokens, or zeros in their
-      `attention_mask`; or integers do not fit in 32 bits.
+      or labels of tokens, or zeros in their `attention_mask`; or integers do not fit in 32
+      bits.
 
   Example:
     >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4], "label": 0}]
@@ -401,12 +401,12 @@ def _of_sequences(
       )
     if "f" in kinds and {*kinds} != {"f"}:
       raise InputError(f"{name} has integers and floats. Convert all to float, or to int.")
-    values = np.array(given)
-    if values.dtype.kind in "iub":
+    values = np.array(given)  # floats also for uint64 and int64 together
+    if "f" in kinds:
+      entries = np.full(is_used.shape, np.nan, np.float32)
+    else:
       values = _check_int32(f"Values of {name}", values)
       entries = np.full(is_used.shape, IGNORED, np.int32)
-    else:
-      entries = np.full(is_used.shape, np.nan, np.float32)
     entries[is_used] = values
     fields["labels" if name in LABELS else name] = entries
   return fields

@@ -82,7 +82,7 @@ def choose_depth(
     return 1
   problem = geometry.problem(histogram)
   if algorithm == "auto" and problem.sizes.size > MAX_LENGTHS:
-    algorithm = "lpfhp"  # auto uses it then
+    algorithm = "lpfhp"  # auto takes the best of lpfhp, bfd and mbs then
   deepest = min(most_items(problem), histogram.num_sequences)
   if algorithm not in _BY_BOUND:
     plan = ALGORITHMS[_INSTEAD.get(algorithm, algorithm)]
@@ -129,41 +129,28 @@ def _limited(problem: Problem, depth: int) -> Problem:
 
 
 def _about(problem: Problem, enough: float) -> int:
-  """The packs of a heuristic if these, or a simple bound, decide; or else the bound."""
+  """The packs of a heuristic if these, or a simple bound, decide; or else the bound.
+
+  The bound is that of the relaxation, as far as it is proven within a limit of work. If the
+  solver fails, the packs of LPFHP stand for it.
+  """
   packs = _quick_packs(problem, Effort())
   if packs <= enough or problem.simple_bound > enough:
     return packs
-  return bounds(problem)[1]
+  plan = heuristics.lpfhp(problem)
+  patterns, effort = list(usage_of(plan.packs)), Effort(work=_WORK)
+  try:
+    relaxation = solve_relaxation(
+      problem, start=patterns, upper=plan.num_packs, effort=effort
+    )
+  except SolverError:
+    relaxation = None
+  return plan.num_packs if relaxation is None else relaxation.bound
 
 
 def _quick_packs(problem: Problem, effort: Effort) -> int:
   plans = quick_plans(problem, effort, most=_QUICK_WORK)
   return min(plan.num_packs for plan in plans.values())
-
-
-def bounds(problem: Problem, *, work: int = _WORK) -> tuple[int, int]:
-  """A lower bound on the packs of any plan, and an estimate of the best plan's packs.
-
-  Both are the bound of the relaxation, as far as it is proven within a limit of work. If
-  the solver fails, they are the simple bound and the packs of LPFHP.
-
-  Args:
-    problem: sizes to pack.
-    work: units of `Effort` after which the best bound so far is returned.
-  """
-  plan = heuristics.lpfhp(problem)
-  if plan.num_packs == problem.simple_bound:
-    return plan.num_packs, plan.num_packs
-  patterns = list(usage_of(plan.packs))
-  try:
-    relaxation = solve_relaxation(
-      problem, start=patterns, upper=plan.num_packs, effort=Effort(work=work)
-    )
-  except SolverError:
-    relaxation = None
-  if relaxation is None:
-    return problem.simple_bound, plan.num_packs
-  return relaxation.bound, relaxation.bound
 
 
 def _mean_share(problem: Problem) -> float:

@@ -23,9 +23,8 @@ def check_effort(effort) -> float:
   if effort is None:
     return math.inf
   is_number = isinstance(effort, int | float) and not isinstance(effort, bool)
-  check(
-    is_number and effort > 0, "effort", effort, "seconds of a core, or None for no limit"
-  )
+  expected = "a number above 0, about how many seconds of a core, or None for no limit"
+  check(is_number and effort > 0, "effort", effort, expected)
   return effort * WORK_A_SECOND
 
 

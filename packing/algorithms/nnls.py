@@ -51,8 +51,10 @@ def nnlshp(
     Krell et al., https://arxiv.org/abs/2107.02027, sections 3.1.2, F.4 and F.5.
   """
   fits = isinstance(residual_weight, int | float) and 0 <= residual_weight < 1e6
-  check(fits, "residual_weight", residual_weight, "a number in [0, 1e6), as 0 to 1")
+  expected = "a number of at least 0, usually at most 1, and below 1,000,000"
+  check(fits, "residual_weight", residual_weight, expected)
   residual_offset = check_integer("residual_offset", residual_offset, at_least=0)
+  _check_leftovers(leftovers)
   strategies = _strategies(problem, 1)
   matrix = _matrix(strategies, problem.capacity)
   weights = np.ones(problem.capacity)
@@ -83,9 +85,14 @@ def ennlshp(problem: Problem, *, leftovers: str = "pad") -> Solution:
     Krell et al., https://arxiv.org/abs/2107.02027, supplement, section S. The block -D is
     the identity, as in equation (24), not all ones, as in Listing 9.
   """
+  _check_leftovers(leftovers)
   strategies = _strategies(problem, 2)
   usage = _extended_usage(strategies, problem.counts)
   return _finish(problem, strategies, np.rint(usage).astype(np.int64), leftovers)
+
+
+def _check_leftovers(leftovers: str):
+  check(leftovers in ("pad", "best_fit"), "leftovers", leftovers, '"pad" or "best_fit"')
 
 
 def _slots(strategies: np.ndarray, usage: np.ndarray, capacity: int) -> np.ndarray:
@@ -213,7 +220,6 @@ def _finish(
   problem: Problem, strategies: np.ndarray, usage: np.ndarray, leftovers: str
 ) -> Solution:
   """Packs the sequences that are left over, and drops slots that stay empty."""
-  check(leftovers in ("pad", "best_fit"), "leftovers", leftovers, '"pad" or "best_fit"')
   residual = problem.counts - _slots(strategies, usage, problem.capacity)[1:]
   least_squares_residual = residual.tolist()
   chosen = np.flatnonzero(usage)

@@ -226,13 +226,13 @@ def _check_step(packs: int, parts: int, name: str):
   check_integer(f"The number of {name}", parts, at_least=1)
   if packs % parts:
     raise InputError(
-      f"A step has {packs} packs; expected a multiple of {parts}, the {name}, such as "
-      f"{multiples_near(packs, parts)}."
+      f"A step has {packs} packs; expected a multiple of the number of {name}, {parts}, "
+      f"such as {multiples_near(packs, parts)}."
     )
 
 
 def deal(costs, devices: int) -> np.ndarray:
-  """Orders the packs of a step: as many for each device, at nearly the same total cost.
+  """Orders the packs of a step: the same number and nearly the same cost for each device.
 
   The packs are dealt in rounds, the costliest first: in each round the device with the
   lowest cost so far takes the costliest pack.

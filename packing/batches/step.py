@@ -1,4 +1,4 @@
-"""The packs of one training step: as many for each device, at nearly the same cost.
+"""The packs of one training step: the same number for each device, at nearly the same cost.
 
 Fine-tuning and reinforcement learning pack a few hundred sequences at every step, most of
 them long. Here the plan has few packs (`fewest`). Then packs and sequences are exchanged
@@ -37,10 +37,10 @@ class StepPacks:
 
   Attributes:
     devices: for each device, its packs; for each pack, the indices of its sequences. All
-      devices have as many packs; one is empty only if its device has fewer sequences, or
-      fewer groups that share a pack.
-    bounds: no step of as many packs on each device can have fewer than `lengths`, or
-      `also` where it is given, alone need.
+      devices have the same number of packs; one is empty only if its device has fewer
+      sequences, or fewer groups that share a pack.
+    bounds: for `lengths` alone, and for `also` alone if it is given, a number of packs. No
+      step that has the same number on each device can have fewer.
     costs: float64[devices]; the cost of each device's sequences.
     cost_bound: the largest cost of a device cannot be smaller.
     units: float64[devices]; the units of each device. None without `units`.
@@ -56,7 +56,7 @@ class StepPacks:
 
   @property
   def lower_bound(self) -> int:
-    """No step of as many packs on each device can have fewer."""
+    """No step that has the same number of packs on each device can have fewer."""
     return max(self.bounds.values())
 
   @property
@@ -235,7 +235,8 @@ def _rounded(bounds: list[int], devices: int) -> dict[str, int]:
 def _in_packs(sizes, limits, of_item, values, devices: int, groups) -> StepPacks:
   """Packs items, each of which is a sequence or a group that stays in one pack."""
   totals = _sum_by(of_item, sizes)
-  for what, own, limit in zip(("tokens", "of also"), totals.T, limits, strict=False):
+  names = "tokens", "of the second size (also)"
+  for what, own, limit in zip(names, totals.T, limits, strict=False):
     if own.max() > limit:
       name = as_array(groups)[of_item.tolist().index(own.argmax())]
       raise InputError(

@@ -130,7 +130,7 @@ def advise(histogram: Histogram, *, hidden_size: int = 768, num_buckets: int = 8
   plan = pack(histogram, max_sequences_per_pack=depth, row_length=row)
   # Where blocks are skipped, attention is within sequences; the rest is for the row.
   blocks = float(counts @ lengths.astype(np.float64) ** 2)
-  skipping = padded / (plan.num_packs * row * 6.0 * hidden_size + blocks)
+  skipping = padded / prices.of_squares(blocks, row_length=plan.num_packs * row)
 
   edges = bucket_edges(lengths, counts, cost, num_buckets)
   upper = edges[np.searchsorted(edges, lengths)].astype(np.float64)

@@ -72,8 +72,6 @@ def _flags(options, advice: advisor.Advice) -> dict[str, str]:
   """The flags of `pack` and of train.py that make the advised plan."""
   names = ("histogram", "histogram_file", "lengths", "column", "split")
   flags = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
-  if options.lengths is None:
-    flags |= {"--column": None, "--split": None}
   size, longest = options.max_sequence_length, advice.histogram.max_sequence_length
   row = advice.plan.row_length
   flags |= {

@@ -68,21 +68,43 @@ def read(options) -> Histogram:
     size = check_integer(
       "--max-sequence-length", size, at_least=1, at_most=MAX_SEQUENCE_LENGTH
     )
+  named = {"column": options.column, "split": options.split}
+  if options.lengths is None:
+    inputs.check_unnamed("A histogram", **named)
   if options.histogram is not None:
     histogram = load_histogram(options.histogram)
   elif options.histogram_file is not None:
     histogram = inputs.read_histogram(options.histogram_file)
   else:
     path = options.lengths
-    lengths, source = inputs.read_lengths(path, column=options.column, split=options.split)
+    lengths, source = inputs.read_lengths(path, **named)
+    if size is not None:
+      lengths = _shorten(lengths, size, options.too_long)
     if lengths.size == 0:
-      raise InputError(f"{source} holds no sequence; expected at least one.")
-    most = max(int(lengths.max()), inputs.prepared_length(path))
+      raise InputError(f"{source} holds no sequence to pack; expected at least one.")
+    longest = int(lengths.max())
+    if longest > MAX_SEQUENCE_LENGTH:
+      raise InputError(
+        f"{source} has a sequence of {longest} tokens; expected at most "
+        f"{MAX_SEQUENCE_LENGTH}. Set --max-sequence-length, and --too-long to truncate or "
+        "drop."
+      )
+    most = max(longest, inputs.prepared_length(path))
     try:
       histogram = Histogram.from_lengths(lengths, max_sequence_length=most, source=source)
     except InputError as error:
       raise InputError(f"{path}: {error}") from error
   return histogram if size is None else _resize(histogram, size, options.too_long)
+
+
+def _shorten(lengths: np.ndarray, size: int, too_long: str) -> np.ndarray:
+  """Truncates or drops lengths above a maximum, also those too long for a histogram."""
+  is_long = lengths > size
+  if too_long == "drop":
+    return lengths[~is_long]
+  if too_long == "truncate" and is_long.any():  # else the size may not fit their type
+    return np.minimum(lengths, size)
+  return lengths
 
 
 def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
@@ -92,11 +114,10 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
   counts[: kept.size] = kept
   beyond = int(histogram.counts[size:].sum())
   if beyond and too_long == "refuse":
-    longest = int(np.flatnonzero(histogram.counts)[-1]) + 1
     raise InputError(
-      f"--max-sequence-length is {size}; the longest sequence has {longest} tokens, and "
-      f"{beyond} of {histogram.num_sequences} are too long. Raise it to {longest}, or set "
-      "--too-long to truncate or drop."
+      f"--max-sequence-length is {size}; the longest sequence has {histogram.longest} "
+      f"tokens, and {beyond} of {histogram.num_sequences} are too long. Raise it to "
+      f"{histogram.longest}, or set --too-long to truncate or drop."
     )
   if too_long == "truncate":
     counts[-1] += beyond
@@ -105,7 +126,8 @@ def _resize(histogram: Histogram, size: int, too_long: str) -> Histogram:
 
 def add_geometry(command: argparse.ArgumentParser):
   """Adds the arguments that `geometry` reads: the layout of a row, and the seed."""
-  add_integer(command, "--row-length", "L", "tokens of a row, if longer than S")
+  row = "tokens of a row, at least the longest sequence (default: S)"
+  add_integer(command, "--row-length", "L", row)
   multiple = "round lengths up to a multiple of N (default: 1)"
   add_integer(command, "--length-multiple", "N", multiple, default=1)
   separator = "tokens between two sequences of a row (default: 0)"
@@ -152,5 +174,5 @@ def parse_option(text: str) -> tuple[str, object]:
   check(bool(separator) and name.isidentifier(), "--option", text, "NAME=VALUE")
   try:
     return name, ast.literal_eval(value)
-  except (ValueError, SyntaxError):
-    return name, value
+  except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    return name, value  # all that literal_eval may raise

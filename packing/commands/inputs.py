@@ -40,11 +40,10 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
 
   Args:
     path: a `.npy` vector of integers; a text file of integers, not two a line, or "-" for
-      standard input;
-      a CSV or TSV file with a column of integers; an Arrow or Parquet file with a column of
-      lists (their sizes are the lengths) or of integers (the lengths); or a directory of
-      such Arrow or Parquet files, as Hugging Face `save_to_disk` and `python -m pipeline
-      prepare` write them.
+      standard input; a CSV or TSV file with a column of integers; an Arrow or Parquet file
+      with a column of lists (their sizes are the lengths) or of integers (the lengths); or
+      a directory of such Arrow or Parquet files, as Hugging Face `save_to_disk` and `python
+      -m pipeline prepare` write them.
     column: the column to read; None to choose it by its name.
     split: in a directory, the name of the files or folders to read, which may continue with
       "-" or "."; None for "train" or, if there is none, for the only split; "all" for all.
@@ -54,15 +53,17 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
 
   Raises:
     InputError: the file does not exist or is not what its name says, its lengths are not
-      whole numbers, or its column `attention_mask` says that its sequences are padded.
+      whole numbers, its column `attention_mask` says that its sequences are padded, or it
+      has no columns or splits to name.
   """
   if path == "-":
+    check_unnamed("standard input", column=column, split=split)
     return _integers(sys.stdin.read(), "standard input"), "standard input"
   if not os.path.exists(path):
     raise InputError(f"There is no {path}; expected {_KINDS}, or a directory of them.")
   path = pathlib.Path(path)
-  if split is not None and not path.is_dir():
-    raise InputError(f"{path} is one file, without splits; found split {split!r}.")
+  if not path.is_dir():
+    check_unnamed(str(path), split=split)
   parts = _directory_files(path, split) if path.is_dir() else [path]
   try:
     lengths = [_read_file(part, column) for part in parts]
@@ -75,6 +76,21 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
   if columns:
     source += f", column {' and '.join(columns)}"
   return np.concatenate([values for values, _ in lengths]), source
+
+
+def check_unnamed(where: str, **parts: str | None):
+  """Refuses the name of a column or a split where there are none.
+
+  Args:
+    where: the source of the lengths, for the message.
+    parts: the name, or None, by what it names: `column` or `split`.
+
+  Raises:
+    InputError: a part is named.
+  """
+  for part, name in parts.items():
+    if name is not None:
+      raise InputError(f"{where} has no {part}s; found {part} {name!r}. Leave it out.")
 
 
 def prepared_length(path) -> int:
@@ -133,13 +149,14 @@ def _split_name(path: pathlib.Path) -> str:
 
 
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:
-  if path.suffix == ".npy":
-    return _from_npy(path), None
   if path.suffix in (".arrow", ".parquet", ".csv", ".tsv"):
     return _from_table(path, column)
-  if path.suffix in (".txt", ""):
-    return _integers(path.read_bytes(), str(path)), None
-  raise InputError(f"{path} ends in {path.suffix!r}; expected {_KINDS}.")
+  if path.suffix not in (".npy", ".txt", ""):
+    raise InputError(f"{path} ends in {path.suffix!r}; expected {_KINDS}.")
+  check_unnamed(str(path), column=column)
+  if path.suffix == ".npy":
+    return _from_npy(path), None
+  return _integers(path.read_bytes(), str(path)), None
 
 
 def _from_npy(path: pathlib.Path) -> np.ndarray:
@@ -164,7 +181,8 @@ def _integers(text: str | bytes, where: str) -> np.ndarray:
       f"{where} has {short_repr(wrong.group())}; expected integers, the lengths."
     )
   numbers = lines.split()
-  if len(numbers) > 2 and {len(line.split()) for line in lines.splitlines()} == {2}:
+  by_line = {len(line.split()) for line in lines.splitlines()} - {0}
+  if len(numbers) > 2 and by_line == {2}:
     raise InputError(
       f"{where} has two numbers a line; expected one, the length. Leave out the other, "
       "such as what uniq -c counts."

@@ -54,7 +54,8 @@ def add_arguments(command: argparse.ArgumentParser):
 
 def run(options) -> str:
   """Makes and writes the plan; returns the text to print."""
-  # Check all arguments before any work.
+  # Reading lengths may take long. Depth, names of options, seed and output file are checked
+  # before it; `pack` checks the rest.
   limit = options.max_sequences_per_pack
   flag = "--max-sequences-per-pack"
   depth: int | str | None = "auto"

@@ -26,8 +26,8 @@ def pack_dataset(
   """Packs a dataset into rows; tokens are read only when their row is read.
 
   A record of the result is a row of `packing.make_rows`: `input_ids`, `segment_ids` and
-  `position_ids`, int32[S]; the other columns of lists of as many integers, [S]; and the
-  columns of single numbers, [M] with M the plan's packing depth, together with
+  `position_ids`, int32[S]; the other columns of lists with a number for each token, [S];
+  and the columns of single numbers, [M] with M the plan's packing depth, together with
   `cls_positions` and `sequence_mask`. The result can be shuffled, sharded and read by
   workers like any dataset.
 

@@ -23,7 +23,8 @@ class PackedIterDataset(grain.IterDataset):
   a form that JSON can store. It resumes after any row, without reading the stream again.
 
   Args:
-    parent: examples with `input_ids`, lists of as many integers, and single values.
+    parent: examples with `input_ids`, other lists with a number for each token, and single
+      values.
     row_length: S, in tokens; a longer example is an error.
     max_sequences_per_pack: M; needed if examples have single values.
     options: options of `packing.OnlinePacker`, such as `open_packs` and `look_ahead`.

@@ -16,10 +16,10 @@ class OnlinePacker:
   """Packs sequences as they arrive, by best fit over a bounded number of open packs.
 
   Arriving sequences wait in a look-ahead buffer. When it is full, the longest of them goes
-  to the open pack with the least space that can hold it. If none can hold it, a new pack is
-  opened. If `open_packs` are open already, the fullest is first filled from the buffer and
-  closed. The others keep their space for later sequences. A pack is closed as soon as a
-  sequence of `shortest` tokens no longer fits.
+  to the open pack with the least space that can hold it. If none fits, a new pack opens. If
+  `open_packs` are open already, the fullest is first filled from the buffer and closed. The
+  others keep their space for later sequences. A pack is closed as soon as a sequence of
+  `shortest` tokens no longer fits.
 
   Args:
     row_length: tokens of a row.

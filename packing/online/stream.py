@@ -114,6 +114,9 @@ class StreamPacker:
     """The whole state: that of the packer, and the examples that it holds.
 
     JSON can store the state if it can store the examples; NumPy arrays are encoded.
+
+    Raises:
+      InputError: an example has an array of objects.
     """
     return {
       "packer": self._packer.state(),
@@ -164,8 +167,17 @@ def is_hugging_face(stream: Any) -> bool:
 
 
 def encode(value: Any) -> Any:
-  """Turns NumPy arrays, also inside dictionaries and lists, into values for JSON."""
+  """Turns NumPy arrays, also inside dictionaries and lists, into values for JSON.
+
+  Raises:
+    InputError: an array has objects, whose bytes are only their places in memory.
+  """
   if isinstance(value, (np.ndarray, np.generic)):
+    if value.dtype.hasobject:
+      raise InputError(
+        f"An example has an array of {value.dtype}; expected numbers or text, which a "
+        "state can hold. Give a list instead."
+      )
     data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
     return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape)}
   if isinstance(value, dict):

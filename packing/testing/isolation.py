@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from packing.errors import InputError, check
+from packing.errors import InputError, check, check_integer
 from packing.testing.influence import LeakError
 from packing.testing.probe import LARGEST, TOLERANCES, as_array, dtype_name
 
@@ -283,8 +283,7 @@ def _examples(
     examples, unused = [{"input_ids": part.tolist()} for part in parts], ids[-longest:]
   else:
     examples = [dict(example) for example in examples]
-    if len(examples) < 2:
-      raise InputError(f"There is {len(examples)} example; expected two or more.")
+    check_integer("The number of examples", len(examples), at_least=2)
     for number, example in enumerate(examples):
       if not len(example.get("input_ids", ())):
         raise InputError(f"Example {number} has no input_ids; expected a token or more.")

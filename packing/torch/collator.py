@@ -111,7 +111,7 @@ class PackedCollator:
     is_float = getattr(self.dtype, "is_floating_point", False)
     expected = "that of the model, such as torch.bfloat16, or torch.bool"
     check(is_float or self.dtype == torch.bool, "dtype", self.dtype, expected)
-    self._check_size(rows=1)
+    self._check_size(1, self.row_length)
 
   @classmethod
   def for_model(
@@ -258,7 +258,7 @@ class PackedCollator:
     return batch | {"attention_mask": self._masks(segments)}
 
   def _masks(self, segments: torch.Tensor) -> Any:
-    self._check_size(rows=len(segments))
+    self._check_size(*segments.shape)
     if self.window is None:
       return self._mask(segments, None)
     local = self._mask(segments, self.window)
@@ -272,10 +272,10 @@ class PackedCollator:
       return masks.as_blocks(allowed)
     return masks.as_tensor(allowed, self.dtype)
 
-  def _check_size(self, *, rows: int):
+  def _check_size(self, rows: int, row_length: int):
     if self.attention == "mask":
       kinds = 1 if self.window is None or self.local_layers == "all" else 2
-      masks.check_size(rows, self.row_length, kinds, self.dtype)
+      masks.check_size(rows, row_length, kinds, self.dtype)
 
   def _flash(self, segments: torch.Tensor) -> dict[str, Any]:
     is_new = torch.ones_like(segments, dtype=torch.bool)
@@ -287,7 +287,7 @@ class PackedCollator:
       most = segments.shape[0] * (gaps * self.max_sequences + 1) + 1
       ends = torch.cat([ends, ends[-1:].expand(max(most - ends.numel(), 0))])
     ends = ends.to(torch.int32)
-    longest = self.row_length
+    longest = segments.shape[1]
     no_cache = {"use_cache": False} if self.causal else {}
     return no_cache | {
       "cu_seq_lens_q": ends,

@@ -120,6 +120,10 @@ def test_each_epoch_has_every_example_once_with_other_neighbours(adapter):
   [
     ({"examples": EXAMPLES[1:]}, "lengths"),
     ({"lengths": LENGTHS[::-1] // 2 + 1}, "lengths"),
+    (
+      {"examples": [*EXAMPLES, EXAMPLES[0]], "lengths": LENGTHS},
+      "There are 62 examples and 61 lengths",
+    ),
     ({"seed": -1}, "seed"),
     ({"examples": [{"tokens": [1]}] * 61}, "no input_ids"),
     (

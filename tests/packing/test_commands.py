@@ -129,6 +129,21 @@ def test_pack_takes_lengths_rows_multiples_and_options(run, result, tmp_path):
   assert "6 in = 6 out" in out
 
 
+def test_lengths_above_any_maximum_are_truncated_or_dropped(run, result, tmp_path):
+  (tmp_path / "lengths.txt").write_text(f"{3 * 10**7} 5 {10**12}")
+  line = f"pack --lengths {tmp_path}/lengths.txt"
+  for how, tokens in (("truncate", 512 + 5 + 512), ("drop", 5)):
+    found = result(f"{line} --max-sequence-length 512 --too-long {how}")
+    assert found["num_real_tokens"] == tokens
+  status, _, err = run(f"{line} --max-sequence-length 4 --too-long drop")
+  assert (status, "holds no sequence" in err) == (2, True)
+  for size in ("", "--max-sequence-length 512"):
+    status, _, err = run(f"{line} {size}")
+    assert status == 2
+    assert f"has a sequence of {10**12} tokens; expected at most" in err
+    assert "max_sequence_length is" not in err
+
+
 def test_pack_prints_the_depth_of_the_plan(result):
   alone = result(f"pack {COLA} --max-sequences-per-pack 3 --algorithm none")
   assert (alone["max_sequences_per_pack"], alone["gap"]) == (1, 0)
@@ -252,6 +267,10 @@ def test_analyze_does_not_advise_packing_without_a_gain(result, tmp_path):
       "are too long. Raise it to 47, or set --too-long to truncate or drop.",
     ),
     ("pack COLA --algorithm nnlshp", "max_sequences_per_pack="),
+    ("pack COLA --option effort={[]}", "effort is '{[]}'; expected a number above 0"),
+    ("pack COLA --column n", "A histogram has no columns; found column 'n'"),
+    ("analyze COLA --split test", "A histogram has no splits; found split 'test'"),
+    ("pack --lengths - --column n", "standard input has no columns; found column 'n'"),
     ("pack --lengths nothing.npy", "There is no nothing.npy"),
     ("compare COLA --batch-size 0", "batch_size is 0"),
     ("analyze nothing", "There is no nothing"),

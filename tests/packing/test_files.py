@@ -57,6 +57,13 @@ def test_another_histogram_is_refused(path):
     packing.load_plan(path, histogram=packing.load_histogram("glue_cola_128"))
 
 
+def test_another_histogram_of_as_many_sequences_is_told_by_a_length(tmp_path):
+  packing.pack([3, 5, 2], max_sequence_length=5).save(tmp_path / "plan.json")
+  other = packing.Histogram.from_lengths([3, 8, 2], max_sequence_length=8)
+  with pytest.raises(packing.InputError, match="1 of its lengths are 5, and 0 of this"):
+    packing.load_plan(tmp_path / "plan.json", histogram=other)
+
+
 @pytest.mark.parametrize(
   ("keys", "value", "message"),
   [
@@ -287,6 +294,7 @@ def npy(array):
     ("x.txt", b"3\n1.0\n", "x.txt has '1.0'"),
     ("x.txt", b"3\n\xe9\n", "x.txt is not text"),
     ("x.txt", b"     12 3\n      7 5\n", "two numbers a line.* what uniq -c counts"),
+    ("x.txt", b"5 12\n6 13\n\n7 14\n", "two numbers a line"),
     ("x.csv", b"length,count\n3,12\n5,7\n", "'length' and 'count', so it is a histogram"),
     ("x.md", b"1,2", "ends in '.md'"),
     ("x.csv", b"", r"x\.csv is not valid \("),
@@ -298,6 +306,16 @@ def test_files_that_are_not_what_their_names_say(tmp_path, name, data, message):
   (tmp_path / name).write_bytes(data)
   with pytest.raises(packing.InputError, match=message):
     read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.npy"])
+def test_a_column_or_a_split_of_a_file_without_them_is_refused(tmp_path, name):
+  data = b"1 5 2\n" if name == "x.txt" else npy(np.arange(1, 9))
+  (tmp_path / name).write_bytes(data)
+  with pytest.raises(packing.InputError, match=f"{name} has no columns; found column '3'"):
+    read(tmp_path / name, column="3")
+  with pytest.raises(packing.InputError, match=f"{name} has no splits; found split 'dev'"):
+    read(tmp_path / name, split="dev")
 
 
 def test_missing_values_are_refused(tmp_path):
@@ -346,6 +364,29 @@ def test_rows_that_are_packed_already_are_refused(tmp_path, kind):
   write(path, table(input_ids=tokens, position_ids=[[0, 1, 0], [2, 3]]))
   with pytest.raises(packing.InputError, match=r"position_ids that begin again .* alone"):
     read(path)
+
+
+@pytest.mark.parametrize(
+  ("positions", "is_packed"),
+  [
+    ([[], [0, 1, 2], [0, 1], []], False),
+    ([[], [0, 1, 0], [0, 1], []], True),
+    ([[], [0, 1, 2], [0, 0], []], True),
+    ([[], None, [0, 1], []], False),
+    ([[], None, [0, 0], None], True),
+  ],
+)
+def test_empty_and_missing_positions_neither_hide_nor_feign_packed_rows(
+  tmp_path, positions, is_packed
+):
+  tokens = [[], [5, 6, 7], [8, 9], []]
+  places = pa.array(positions, pa.list_(pa.uint16()))
+  write(tmp_path / "x.arrow", table(input_ids=tokens, position_ids=places))
+  if not is_packed:
+    assert read(tmp_path / "x.arrow") == [0, 3, 2, 0]
+    return
+  with pytest.raises(packing.InputError, match="position_ids that begin again"):
+    read(tmp_path / "x.arrow")
 
 
 def test_text_may_begin_with_a_byte_order_mark(tmp_path):

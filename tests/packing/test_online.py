@@ -248,6 +248,13 @@ def test_a_damaged_state_of_a_stream_is_refused_or_works():
   assert refused > 2000
 
 
+def test_an_array_of_objects_is_refused_when_the_state_is_made():
+  packer = packing.StreamPacker(row_length=8)
+  packer.add({"input_ids": [5, 6], "words": np.array(["a", None])})
+  with pytest.raises(packing.InputError, match=r"an array of object; .* Give a list"):
+    packer.state()
+
+
 @pytest.mark.parametrize(
   ("change", "message"),
   [

@@ -149,6 +149,16 @@ def test_the_largest_numbers_of_32_bits_stay_as_they_are():
   assert rows["places"].tolist() == [[*numbers, *numbers]]
 
 
+def test_whole_numbers_of_any_types_stay_whole():
+  numbers = (np.uint64(2**31 - 5), np.int64(-1))  # NumPy joins them as floats
+  rows = packing.make_rows([[IDS | {"label": n} for n in numbers]], 4)
+  assert rows["labels"].dtype == np.int32
+  assert rows["labels"].tolist() == [[2**31 - 5, -1]]
+  beyond = [IDS | {"label": n} for n in (np.uint64(2**31), np.int64(-1))]
+  with pytest.raises(packing.InputError, match="expected 32-bit integers"):
+    packing.make_rows([beyond], 4)
+
+
 BASE = types.SimpleNamespace(hidden_size=768, intermediate_size=3072)
 
 
@@ -212,8 +222,8 @@ def test_nobody_waits_in_steps_that_cost_nothing():
     (lambda: packing.waiting(np.ones((0, 2)), devices=2), "number of steps is 0"),
     (lambda: packing.waiting([[]], devices=2), "number of packs of a step is 0"),
     (lambda: packing.waiting([[1, -1]], devices=2), "costs hold -1"),
-    (lambda: packing.deal([1] * 7, 2), "7 packs; .* of 2, the devices, such as 6 or 8"),
-    (lambda: packing.deal([1], 2), "1 packs; .* multiple of 2, the devices, such as 2"),
+    (lambda: packing.deal([1] * 7, 2), "7 packs; .* number of devices, 2, such as 6 or 8"),
+    (lambda: packing.deal([1], 2), "1 packs; .* multiple of .* devices, 2, such as 2"),
   ],
 )
 def test_what_is_no_cost_is_refused(call, message):
@@ -237,6 +247,9 @@ def test_sequences_instead_of_lengths_are_refused(sequences):
     ({"position_ids": [0, 1]}, {}, "field position_ids, which is computed here. Remove it"),
     ({"position_ids": None}, {}, "field position_ids, which is computed here. Remove it"),
     ({"position_ids": [0, 0]}, {}, "begin again inside a row, which is packed already"),
+    # As a difference without a sign, 0 - 1 would be above 0.
+    ({"position_ids": np.array([1, 0], np.uint8)}, {}, "begin again inside a row"),
+    ({"position_ids": np.array([1, 0], np.uint64)}, {}, "begin again inside a row"),
     ({"cls_positions": 9}, {}, "field cls_positions, which is computed here"),
     ({}, {"max_sequences": 2.5}, "max_sequences is 2.5; expected"),
     ({}, {"max_sequences": 0}, "max_sequences is 0; expected at least 1"),

@@ -297,7 +297,7 @@ def test_fewer_sequences_than_devices_leave_empty_packs():
     ([1, 2], {"also": ([3, -1], 9)}, "sequence 1 in also is -1; expected 0 to"),
     ([1, 2], {"also": ([3, 1], 0)}, "The limit in also is 0; expected at least 1"),
     ([1, 2], {"also": ([0.5, 1], 3)}, "expected a vector of integers"),
-    ([1, 2], {"also": ([5, 5], 9), "groups": [0, 0]}, "Group 0 has 10 of also; .* holds 9"),
+    ([1, 2], {"also": ([5, 5], 9), "groups": [0, 0]}, "has 10 of the second .* holds 9"),
     ([1, 2], {"units": [1]}, "units has 1 values and lengths 2"),
     ([1, 2], {"units": [1, -1]}, "units hold -1"),
     ([1, 2], {"units": [1, float("nan")]}, "units hold nan"),

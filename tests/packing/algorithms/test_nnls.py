@@ -114,3 +114,9 @@ def test_ennlshp_solves_equation_23():
 def test_unsolvable_problems_are_refused_with_the_reason(options, message):
   with pytest.raises(packing.InputError, match="(?i)" + message):
     pack("wikipedia_512", "nnlshp", **options)
+
+
+@pytest.mark.parametrize("algorithm", ["nnlshp", "ennlshp"])
+def test_leftovers_are_checked_before_any_work(algorithm):
+  with pytest.raises(packing.InputError, match="leftovers is 'x'"):
+    pack("wikipedia_512", algorithm, max_sequences_per_pack="max", leftovers="x")

@@ -227,6 +227,14 @@ def test_flash_boundaries_have_one_shape():
   assert len(shapes) == 1
 
 
+def test_rows_of_another_length_than_the_collators_have_their_own_longest_sequence():
+  row = PackedCollator(row_length=6).rows([[{"input_ids": [5] * 6}]])
+  own = {name: x[0] for name, x in row.items()}
+  batch = PackedCollator(row_length=4, causal=True, attention="flash")([own])
+  assert batch["cu_seq_lens_q"].tolist() == [0, 6]
+  assert batch["max_length_q"] == batch["max_length_k"] == 6
+
+
 def test_floats_by_token_are_laid_out_with_zeros_in_padding():
   pack = [
     {"input_ids": [5, 6], "advantages": [0.5, -1.5], "old_log_probs": [-0.25, -2.0]},
@@ -253,6 +261,9 @@ def test_masks_that_are_too_large_are_refused_before_memory_is_taken():
   assert PackedCollator(**long, dtype=torch.bool).row_length == 32_768
   with pytest.raises(packing.InputError, match="5 boolean masks"):
     PackedCollator(**long, dtype=torch.bool)([[{"input_ids": [5]}]] * 5)
+  rows = PackedCollator(**long, dtype=torch.bool).rows([[{"input_ids": [5]}]])
+  with pytest.raises(packing.InputError, match=r"take 4\.0 GiB"):
+    PackedCollator(row_length=8)([{name: x[0] for name, x in rows.items()}])
 
 
 def read(dataset, number):

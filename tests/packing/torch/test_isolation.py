@@ -176,7 +176,7 @@ def test_what_proves_nothing_is_refused():
   refused("example 0 has NaN", Broken())
   refused(r"shape \(1, 8\); expected one that begins", Summed())
   refused("example 0 are not in the batch", collate=masked)
-  refused("There is 1 example", examples=EXAMPLES[:1])
+  refused("number of examples is 1; expected at least 2", examples=EXAMPLES[:1])
   refused("Token 11 comes twice", examples=[EXAMPLES[0], EXAMPLES[0]])
   refused("Example 1 has no input_ids", examples=[EXAMPLES[0], {"input_ids": []}])
   refused("Example 0 has no input_ids", examples=[{"ids": [3]}, EXAMPLES[0]])
