@@ -206,7 +206,9 @@ def _draw(results: list[dict], path: str):
     axes.set_xlim(0, 1.45 * max(*over, 0.01))
     axes.set_title(workload)
     axes.tick_params(labelsize="small")
-  pictures.save(drawing, pathlib.Path(path), "Packs above the proven bound, %")
+  pictures.save(
+    drawing, pathlib.Path(path), "Packs above the proven bound, %; seconds of the packer"
+  )
 
 
 # What --only names: the records, a row of each, and the columns of words.

@@ -22,7 +22,7 @@ import numpy as np
 import tqdm
 
 import packing
-from experiments.load_balance.tables import Records, by_devices, shown
+from experiments.load_balance.tables import Records, by_devices, mark_devices, shown
 from lab import command, real_data
 from lab.exhibits import Part
 from lab.pictures import COLOURS, PERCENT, figure, save
@@ -247,25 +247,27 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
       "waiting",
       "share of the time that devices wait",
       ".1%",
-      "With random packs {most:,} devices wait {worst} of their time, with "
-      "balance=devices {best}",
+      "In rows of {rows} tokens, {most:,} devices wait {worst} of their time with random "
+      "packs, {best} with balance=devices",
     ),
     (
       "gain",
       "speed-up over whole rows",
       ".2f",
-      "On {most:,} devices skipping is {worst} times as fast as whole rows with random "
-      "packs, {best} with balance=devices",
+      "In rows of {rows} tokens, on {most:,} devices, skipping is {worst} times as fast as "
+      "attention over whole rows with random packs, {best} with balance=devices",
     ),
   ):
     drawing = figure(4 * len(cases) + 3, 4.5)
     panels = drawing.subplots(1, len(cases), squeeze=False, sharey=True)[0]
     for case, axes in zip(cases, panels, strict=True):
-      for (way, style), colour in zip(_SHOWN, COLOURS, strict=False):
+      # The first lines are wider, so that they show below others with the same values.
+      for (way, style), colour, width in zip(_SHOWN, COLOURS, (6, 3, 1.5), strict=False):
         line = at(case, way, value)
-        axes.plot([*line], [*line.values()], style, color=colour, label=way, markersize=4)
-      axes.set_xscale("log")
-      axes.set(xlabel="devices", title=", rows of ".join(case.rsplit("_", 1)))
+        shown = {"color": colour, "label": way, "linewidth": width, "markersize": 4}
+        axes.plot([*line], [*line.values()], style, **shown)
+      mark_devices(axes, DEVICES)
+      axes.set_title(", rows of ".join(case.rsplit("_", 1)))
       if value == "waiting":
         axes.yaxis.set_major_formatter(PERCENT(1))
       else:
@@ -276,7 +278,8 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
       ", ".join(f"{at(case, way, value)[most]:{digits}}" for case in cases)
       for way in ("random packs", "balance=devices")
     )
-    about = title.format(most=most, worst=worst, best=best)
+    lengths = ", ".join(f"{int(case.rsplit('_', 1)[1]):,}" for case in cases)
+    about = title.format(rows=lengths, most=most, worst=worst, best=best)
     save(drawing, folder / f"skipping_{value}.png", about)
 
 

@@ -172,16 +172,22 @@ def draw(folder: pathlib.Path, result: Mapping[str, Any]):
     folder / "speedup.png",
     f"Un-padding falls from {plain[0]:.2f} to {plain[-1]:.2f}; balanced it stays at "
     f"{min(even):.2f} to {max(even):.2f}, packing at {min(flat):.2f} to {max(flat):.2f} "
-    f"(batch {batch})",
+    f"({batch} sequences a device, simulated)",
   )
 
 
 def device_axes(devices: Sequence[int], label: str):
   """Axes over the number of devices."""
   axes = figure().add_subplot()
+  mark_devices(axes, devices)
+  axes.set_ylabel(label)
+  return axes
+
+
+def mark_devices(axes, devices: Sequence[int]):
+  """Marks numbers of devices on an axis by powers of 2."""
   axes.set_xscale("log", base=2)
   marked = [n for n in devices if len(devices) <= 10 or n.bit_length() % 2]
   axes.set_xticks(marked, [f"{n:,}" for n in marked])
   axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-  axes.set(xlabel="devices", ylabel=label)
-  return axes
+  axes.set_xlabel("devices")

@@ -100,8 +100,6 @@ def draw_rows(axes, rows, row_length: int):
       number of a sequence chooses its colour.
     row_length: in tokens; what the sequences leave free is grey.
   """
-  import matplotlib.ticker
-
   for place, row in enumerate(rows):
     height = place - 0.4, 0.8
     axes.broken_barh([(0, row_length)], height, color=_PADDING)
@@ -110,7 +108,7 @@ def draw_rows(axes, rows, row_length: int):
     axes.broken_barh([bar[:2] for bar in row], height, facecolors=colors, **line)
   axes.set_xlim(0, row_length)
   axes.set_ylim(len(rows) - 0.4, -0.6)
-  axes.set_xlabel("tokens (grey is padding)")
-  axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, prune="upper"))
+  axes.set_xlabel("tokens (grey: padding)")
+  axes.set_xticks([row_length * quarter // 4 for quarter in range(5)])
   axes.set_yticks([])
   axes.spines["left"].set_visible(False)

@@ -53,7 +53,8 @@ def curves(
   right.axhline(0, color=COLOURS[0])
   left.set_ylabel("training loss of masked tokens, nats")
   right.set_ylabel("difference of the held-out loss, nats")
-  right.set_title(f"from the first arm, by seed; grey: {MARGIN} nats", fontsize="small")
+  first = f"minus the first arm, paired by seed; grey: within {MARGIN} nats"
+  right.set_title(first, fontsize="small")
   left.set_title("mean and range of the seeds", fontsize="small")
   for axes in (left, right):
     axes.set_xlabel(f"{over.replace('_', ' ')} trained on")
