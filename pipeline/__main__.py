@@ -1,4 +1,4 @@
-"""python -m pipeline: prepare, audit."""
+"""python -m pipeline: prepare."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ examples:
       --max-sequence-length 1024 --too-long split --out data/tokens
 
 If the command is stopped, run it again: it resumes where it stopped. If the dataset is
-complete, it does nothing.
+complete, it only prints what the dataset holds.
 """
 
 

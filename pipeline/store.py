@@ -271,7 +271,7 @@ class SequenceStore:
     numbers = np.searchsorted(self._bounds[:-1], starts, side="right") - 1
     starts = starts - self._bounds[numbers]
     if (numbers == numbers[0]).all():
-      found = values[numbers[0]][_ranges(starts, lengths)]
+      found = values[numbers[0]][ranges(starts, lengths)]
     else:
       ends = (starts + lengths).tolist()
       parts = zip(numbers.tolist(), starts.tolist(), ends, strict=True)
@@ -308,7 +308,7 @@ class SequenceStore:
       >>> store.read(np.array([3, 1]), np.array([1, 3])).tolist()
       [5, 7, 3, 5]
     """
-    places = _ranges(starts, lengths)
+    places = ranges(starts, lengths)
     numbers = np.searchsorted(self._bounds, places, side="right") - 1
     order = np.argsort(numbers, kind="stable")
     tokens = np.empty(places.size, np.int32)
@@ -318,8 +318,19 @@ class SequenceStore:
     return tokens
 
 
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-  """int64[sum of the lengths]: the integers from each start, end to end."""
+def ranges(starts: np.ndarray | int, lengths: np.ndarray) -> np.ndarray:
+  """int64[sum of the lengths]: the integers from each start, end to end.
+
+  Args:
+    starts: int[n], or one start of all.
+    lengths: int[n]; how many integers from each start.
+
+  Example:
+    >>> ranges(np.array([7, 3]), np.array([2, 3])).tolist()
+    [7, 8, 3, 4, 5]
+    >>> ranges(0, np.array([2, 3])).tolist()
+    [0, 1, 0, 1, 2]
+  """
   ends = np.cumsum(lengths, dtype=np.int64)
   return np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
 

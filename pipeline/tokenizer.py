@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -14,6 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from packing import InputError
+from packing.errors import short_repr
 from packing.files import parse_json
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -274,22 +276,32 @@ def _read_around(tokenizer: tokenizers.Tokenizer) -> _Around:
 def _without_control(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
   """The tokenizer for texts, in which no text becomes a control token.
 
-  In a Unigram, as XLM-R's, these are pieces that cost nothing, so a text in which "<pad>"
-  is typed would have the token of padding. They get names that no text has.
+  In a vocabulary these are pieces like others: in a Unigram, as XLM-R's, they cost nothing,
+  and in other models a word or merges may give them. So a text in which "<pad>" is typed
+  would have the token of padding. They get names that no text has.
   """
   definition = json.loads(tokenizer.to_str())
-  if definition["model"]["type"] != "Unigram":
+  model = definition["model"]
+  pieces = model["vocab"]  # a list of pairs in a Unigram
+  entries = pieces if isinstance(pieces, list) else pieces.items()
+  names = {piece: f"{_NOT_A_CHARACTER}{piece}" for piece, _ in entries if piece in _CONTROL}
+  if not names:
     return tokenizer
-  pieces = definition["model"]["vocab"]
-  renamed = {piece for piece, _ in pieces} & _CONTROL
-  definition["model"]["vocab"] = [
-    [f"{_NOT_A_CHARACTER}{piece}" if piece in renamed else piece, score]
-    for piece, score in pieces
-  ]
+  model["vocab"] = type(pieces)(
+    (names.get(piece, piece), value) for piece, value in entries
+  )
+  if (unknown := model.get("unk_token")) in names:
+    model["unk_token"] = names[unknown]
+  if merges := model.get("merges"):
+    prefix = model.get("continuing_subword_prefix") or ""
+    model["merges"] = [
+      (left, right)
+      for left, right in merges
+      if not names.keys() & {left, right, left + right.removeprefix(prefix)}
+    ]
   definition["added_tokens"] = [
-    token for token in definition["added_tokens"] if token["content"] not in renamed
+    token for token in definition["added_tokens"] if token["content"] not in names
   ]
-  definition["post_processor"] = None
   splitter = tokenizers.Tokenizer.from_str(json.dumps(definition))
   splitter.encode_special_tokens = True
   return splitter
@@ -383,11 +395,15 @@ def read_vocabulary(path: str | pathlib.Path) -> list[str]:
   except UnicodeDecodeError as error:
     raise InputError(f"{path} is not a vocabulary of one token a line: {error}.") from error
   vocabulary = text.removesuffix("\n").split("\n")  # a token may have other line ends
-  missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
-  if missing or len(set(vocabulary)) != len(vocabulary):
+  remedy = "Give BERT's vocab.txt or a tokenizer.json."
+  lines = collections.Counter(vocabulary)
+  if missing := [token for token in SPECIAL_TOKENS if token not in lines]:
+    raise InputError(f"{path} lacks {', '.join(missing)}. {remedy}")
+  if len(lines) < len(vocabulary):
+    ((token, number),) = lines.most_common(1)
     raise InputError(
-      f"{path} is not a BERT vocabulary: it lacks {', '.join(missing) or 'no token'}, and "
-      f"{len(vocabulary) - len(set(vocabulary))} of its lines occur twice."
+      f"{path} has {short_repr(token)} on {number} lines; expected each token once. "
+      f"{remedy}"
     )
   return vocabulary
 

@@ -10,7 +10,7 @@ from packing.epochs import LastTwo
 from pipeline.batches.atoms import cut, documents
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch, lay_out
-from pipeline.store import SequenceStore
+from pipeline.store import SequenceStore, ranges
 
 
 class AtomLoader(RowLoader):
@@ -91,7 +91,7 @@ class AtomLoader(RowLoader):
       x[contents[used]] for x in (self.atoms.starts, self.atoms.lengths)
     )
     sizes = sizes[used]
-    places = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    places = ranges(0, sizes)  # in their blocks
     text = np.repeat(text_lengths, sizes)  # of the block of each token
     tokens = np.full(places.size, self.end_id, np.int32)
     tokens[places < text] = self.store.read(starts, text_lengths)

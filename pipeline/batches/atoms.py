@@ -32,7 +32,7 @@ import dataclasses
 import numpy as np
 
 from packing.errors import check, check_integer
-from pipeline.store import SequenceStore
+from pipeline.store import SequenceStore, ranges
 
 LAYOUTS = ("concat", "concat_isolated", "padding")
 
@@ -69,9 +69,7 @@ class Atoms:
   def order(self, seed: int, epoch: int) -> np.ndarray:
     """int64[K]: the blocks, with atoms shuffled; the blocks of an atom stay together."""
     atoms = np.random.default_rng((seed, epoch)).permutation(self.num_atoms)
-    counts = np.diff(self.offsets)[atoms]
-    firsts = self.offsets[atoms] - (np.cumsum(counts) - counts)
-    return np.repeat(firsts, counts) + np.arange(self.starts.size)
+    return ranges(self.offsets[atoms], np.diff(self.offsets)[atoms])
 
   def rows_of(self, order: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """int64[R, blocks_per_row]: the blocks of some rows in an order, -1 for none."""
@@ -151,8 +149,7 @@ def _pieces(
   starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Cuts stretches of tokens into pieces: starts and lengths; the last may be shorter."""
-  firsts = np.cumsum(counts) - counts
-  places = (np.arange(counts.sum()) - np.repeat(firsts, counts)) * size
+  places = ranges(0, counts) * size
   left = np.repeat(lengths, counts) - places
   return np.repeat(starts, counts) + places, np.minimum(left, size)
 

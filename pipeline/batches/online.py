@@ -224,6 +224,8 @@ class OnlineBatches(Iterator[PackedBatch]):
     self._is_started = False
 
   def __next__(self) -> PackedBatch:
+    if self._closed.is_set():
+      raise InputError("The batches are closed. Make new ones, and restore the state.")
     if not self._is_started:
       self._is_started = True
       threading.Thread(target=self._run, daemon=True).start()
@@ -273,7 +275,10 @@ class OnlineBatches(Iterator[PackedBatch]):
     self._step, self.num_parts, self._parts = step, state["parts"], parts
 
   def close(self):
-    """Ends the thread. If it is waiting for the stream, it ends with the process."""
+    """Ends the thread; there is no next batch.
+
+    If the thread is waiting for the stream, it ends with the process.
+    """
     self._closed.set()
 
   def produce(self) -> Iterator[tuple[PackedBatch, list[Position]]]:

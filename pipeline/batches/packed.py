@@ -32,7 +32,7 @@ from __future__ import annotations
 import numpy as np
 
 from packing import row
-from pipeline.store import SequenceStore
+from pipeline.store import SequenceStore, ranges
 
 PackedBatch = dict[str, np.ndarray]
 
@@ -110,8 +110,7 @@ def pack_rows(
   tokens, counts = store.gather(ids), store.lengths[ids]
   if texts := store.texts:
     records, of_record = ids, texts.counts[ids]
-    numbers = _counted(of_record)
-    counts = texts.lengths[np.repeat(texts.ends[records], of_record) + numbers]
+    counts = texts.lengths[ranges(texts.ends[records], of_record)]
     ids = np.repeat(records, of_record)
     in_row = np.bincount(np.nonzero(used)[0], of_record, len(used))
     used = np.arange(texts.slots(used.shape[1], row_length)) < in_row[:, None]
@@ -122,7 +121,7 @@ def pack_rows(
   batch = lay_out(tokens, lengths, sequence_ids, row_length=row_length, **spacing)
   if texts:
     batch["text_numbers"] = np.zeros(used.shape, np.int32)
-    batch["text_numbers"][used] = numbers + 1
+    batch["text_numbers"][used] = ranges(1, of_record)
 
   real = batch["segment_ids"] > 0
   first_type_lengths = np.repeat(store.first_type_lengths[ids], lengths[used])
@@ -130,25 +129,14 @@ def pack_rows(
   labels = store.sequence_labels
   batch["sequence_labels"] = np.zeros((*used.shape, *labels.shape[1:]), labels.dtype)
   batch["sequence_labels"][used] = labels[ids]
-  if getattr(store, "has_token_labels", False):
+  if store.has_token_labels:
     batch["token_labels"] = np.zeros_like(batch["input_ids"])
     batch["token_labels"][real] = store.gather(ids, labels=True)
-  for name, column in (
-    ("start_positions", "answer_starts"),
-    ("end_positions", "answer_ends"),
+  for name, answers in (
+    ("start_positions", store.answer_starts),
+    ("end_positions", store.answer_ends),
   ):
-    if (answers := getattr(store, column, None)) is not None:
+    if answers is not None:
       batch[name] = batch["cls_positions"].copy()
       batch[name][used] += answers[ids]
   return batch
-
-
-def _counted(counts: np.ndarray) -> np.ndarray:
-  """int64[sum of counts]: for each count n, the numbers 0 to n - 1.
-
-  Example:
-    >>> _counted(np.array([2, 3])).tolist()
-    [0, 1, 0, 1, 2]
-  """
-  ends = np.cumsum(counts)
-  return np.arange(counts.sum()) - np.repeat(ends - counts, counts)

@@ -17,10 +17,15 @@ from pipeline.sources.document_shards import TRAIN, DocumentShard
 from pipeline.sources.streams import DocumentStream, open_stream
 from pipeline.store import SequenceStore, StoredSequence
 from pipeline.tasks.encoder import Encoder
-from pipeline.tasks.registry import find_task
+from pipeline.tasks.registry import TASKS, Task, find_task
 from pipeline.tokenizer import Tokenizer
 
 TOGETHER = 32  # documents among which random next segments are drawn, or that are joined
+
+
+def _streams(task: Task) -> bool:
+  """Whether a task's sequences are `StoredSequence`s, as in a stream."""
+  return task.schema.names == [*StoredSequence._fields]
 
 
 class StreamedSequences:
@@ -35,7 +40,8 @@ class StreamedSequences:
     tokenizer: the tokenizer of their texts.
 
   Raises:
-    InputError: there is no such stream.
+    InputError: there is no such stream; or a sequence of the task is more than tokens and
+      a label.
   """
 
   def __init__(
@@ -45,6 +51,9 @@ class StreamedSequences:
     tokenizer: Tokenizer,
   ):
     self._task, settings = find_task(dataclasses.replace(settings, dupe_factor=1))
+    known = [name for name, task in TASKS.items() if _streams(task)]
+    expected = f"one of {', '.join(known)} with a stream"
+    check(_streams(self._task), "task", settings.task, expected)
     self._encoder = Encoder(settings, tokenizer)
     fields = self._task.document_fields(settings)
     if isinstance(stream, str):

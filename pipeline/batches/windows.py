@@ -18,7 +18,7 @@ from packing.errors import check, check_integer
 from pipeline.batches import atoms
 from pipeline.batches.loader import RowLoader
 from pipeline.batches.packed import PackedBatch, lay_out
-from pipeline.store import SequenceStore
+from pipeline.store import SequenceStore, ranges
 
 
 class Windows(NamedTuple):
@@ -58,8 +58,7 @@ def cut_windows(lengths: np.ndarray, *, row_length: int, stride: int) -> Windows
   tokens = np.asarray(lengths, np.int64) + 1
   documents = np.cumsum(tokens) - tokens
   counts = np.where(tokens > 1, 1 - (-np.maximum(tokens - row_length, 0) // stride), 0)
-  firsts = np.cumsum(counts) - counts
-  numbers = np.arange(counts.sum()) - np.repeat(firsts, counts)  # in each document
+  numbers = ranges(0, counts)  # in each document
   left = np.repeat(tokens, counts) - numbers * stride
   return Windows(
     starts=np.repeat(documents, counts) + numbers * stride,

@@ -7,14 +7,14 @@ import dataclasses
 import decimal
 import fcntl
 import hashlib
-import itertools
 import json
 import os
 import pathlib
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from packing import InputError
 from packing.errors import short_repr
@@ -24,7 +24,13 @@ from pipeline.preparation import write
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.document_shards import TRAIN
-from pipeline.sources.partitions import FilePartition, Partition, fingerprint, open_source
+from pipeline.sources.partitions import (
+  FilePartition,
+  Partition,
+  fingerprint,
+  open_source,
+  source_names,
+)
 from pipeline.tasks import glue, tagging
 from pipeline.tasks.encoder import SPECIAL_IN_TEXT, about_special_tokens
 from pipeline.tasks.registry import find_task
@@ -75,13 +81,15 @@ def prepare(
   if vocabulary and vocabulary.warning and task.texts is not None:
     print(f"WARNING: {vocabulary.warning}", file=sys.stderr)
   sources = {
-    split: open_source(spec, fields) for split, spec in _specs(settings).items() if spec
+    split: open_source(spec, fields)
+    for split, spec in _specs(settings).items()
+    if spec or split == TRAIN
   }
   _check_apart(sources)
   if vocabulary:
     vocabulary.ids_of(task.special_tokens)  # raises
   if task.names_labels and not settings.labels:
-    names = find_classes(sources[TRAIN], fields, settings.task)
+    names = find_classes(sources, settings, fields)
     if not names:
       what = "class in its records" if settings.task == glue.MULTI_LABEL else "records"
       raise InputError(f"{settings.source} has no {what}. Name another source.")
@@ -136,9 +144,9 @@ def prepare(
 
 
 def find_classes(
-  partitions: Iterable[Partition], fields: DocumentFields, task_name: str
+  sources: write.Sources, settings: DatasetSettings, fields: DocumentFields
 ) -> list[str]:
-  """The classes of the training documents, sorted, as numbers if all are whole numbers.
+  """The classes of the training documents, sorted, as numbers if all are numbers.
 
   Where files declare the names of their classes, these are the classes, in their order,
   also those of no document.
@@ -148,11 +156,11 @@ def find_classes(
       `MAX_CLASSES`, files declare different classes, or each document lists all of several
       classes, as `[0, 1]` and `[1, 0]` do.
   """
-  partitions = list(partitions)
+  task_name = settings.task
   (field,) = set(fields.classes) & set(fields.required)
   names, kinds, fewest = set[str](), set[bool](), MAX_CLASSES
   alike: dict[str, str] = {}
-  for document in itertools.chain.from_iterable(part.read() for part in partitions):
+  for document in write.training_documents(settings, sources):
     value = document.fields[field]
     if field == "label":
       glue.check_listed(document, task_name)
@@ -191,7 +199,7 @@ def find_classes(
     )
   declared = {
     of_file
-    for part in partitions
+    for part in sources[TRAIN]
     if isinstance(part, FilePartition)
     for of_file in part.declared_classes(field)
   }
@@ -204,9 +212,10 @@ def find_classes(
         "them with labels."
       )
     return list(first)
-  numbered = all(name.isdecimal() for name in names)
+  numbers = {x: number for x in names if (number := glue.number_of(x)) is not None}
+  numbered = len(numbers) == len(names)
   # 007 and 7 are one number; their texts, too, decide.
-  return sorted(names, key=lambda name: (int(name) if numbered else 0, name))
+  return sorted(names, key=lambda name: (numbers[name] if numbered else 0, name))
 
 
 def _as_seen(name: str) -> str:
@@ -306,7 +315,7 @@ def _open_same(
   differences = [
     f"{name}: {stored.get(name)!r}, now {value!r}"
     for name, value in dataclasses.asdict(settings).items()
-    if stored.get(name) != value and (name, value) != ("labels", "")  # found in the data
+    if not _are_same(name, stored.get(name), value)
   ]
   if differences:
     raise InputError(
@@ -319,6 +328,14 @@ def _open_same(
     )
   _check_sources(dataset, settings, fields)
   return dataset
+
+
+def _are_same(name: str, stored: Any, now: Any) -> bool:
+  """Whether a setting is that of a dataset; sources may be spelled in another way."""
+  if stored == now or (name, now) == ("labels", ""):  # which were found in the data
+    return True
+  is_source = stored and name in ("source", "held_out_source", "mismatched_source")
+  return bool(is_source) and source_names(stored) == source_names(now)
 
 
 def _check_apart(sources: Mapping[str, list[Partition]]):

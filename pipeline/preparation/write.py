@@ -25,6 +25,7 @@ from pipeline.preparation.shard_files import (
 )
 from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
+from pipeline.sources.document import Document
 from pipeline.sources.document_shards import (
   HELD_OUT,
   MISMATCHED,
@@ -97,7 +98,8 @@ def write_dataset(
   """
   tokenizer = _write_tokenizer(directory, preparation)
   if runner is None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    has_affinity = hasattr(os, "sched_getaffinity")  # macOS lacks it
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     workers = num_workers or min(cores, MAX_WORKERS)
     runner = functools.partial(_write_shards, num_workers=workers)
   written = runner(directory, preparation, str(tokenizer.path))
@@ -116,6 +118,15 @@ def split_parts(sources: Sources) -> Iterator[tuple[str | None, int, Partition]]
   for split, partitions in sources.items():
     for number, partition in enumerate(partitions):
       yield (split if HELD_OUT in sources else None), number, partition
+
+
+def training_documents(settings: DatasetSettings, sources: Sources) -> Iterator[Document]:
+  """The documents that are not held out."""
+  for part in split_parts(sources):
+    if part[0] in (None, TRAIN):
+      for shard in document_shards(settings, *part):
+        if shard.split == TRAIN:
+          yield from shard.documents
 
 
 def _write_shards(
@@ -173,17 +184,12 @@ def _training_texts(preparation: Preparation) -> Iterator[str]:
   texts, settings = preparation.task.texts, preparation.settings
   assert texts is not None
   left = VOCABULARY_CHARACTERS
-  for part in split_parts(preparation.sources):
-    if part[0] not in (None, TRAIN):
-      continue
-    for shard in document_shards(settings, *part):
-      if shard.split == TRAIN:
-        for document in shard.documents:
-          for text in texts(document, settings):
-            yield text
-            left -= len(text)
-          if left <= 0:
-            return
+  for document in training_documents(settings, preparation.sources):
+    for text in texts(document, settings):
+      yield text
+      left -= len(text)
+    if left <= 0:
+      return
 
 
 def _manifest(
@@ -264,7 +270,10 @@ def _check_enough(preparation: Preparation, counts: dict):
     if counts[split]["documents"] < least or not counts[split]["sequences"]:
       of_text = "`documents`" if task.fields == ("text",) else ""
       share = "held_out_fraction" if settings.held_out_fraction else ""
-      others = " or ".join(["Add more", *filter(None, (of_text, share, task.filter))])
+      left_out = counts["documents"] > counts["documents_used"]
+      filters = left_out and task.filter and getattr(settings, task.filter) > 1
+      of_short = task.filter if filters else ""
+      others = " or ".join(["Add more", *filter(None, (of_text, share, of_short))])
       others = others.replace(" or ", " or set ", 1)
       held_out = f" and held out {counts[HELD_OUT]['documents']}" if holds_out else ""
       expected = f"{least} each" if holds_out else f"at least {least}"

@@ -16,6 +16,7 @@ the other, each as a stream: memory does not grow with the input.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import glob
@@ -118,8 +119,10 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
   names = source_names(spec)
   if len(names) > 1:
     parts = [part for name in names for part in open_source(name, fields)]
-    paths = [p for part in parts if isinstance(part, FilePartition) for p in part.paths]
-    if twice := [path for path in paths if paths.count(path) > 1]:
+    times = collections.Counter(
+      path for part in parts if isinstance(part, FilePartition) for path in part.paths
+    )
+    if twice := [path for path, number in times.items() if number > 1]:
       raise InputError(f"{twice[0]} is in several of the sources. Name it once.")
     if len(set(names)) < len(names):
       raise InputError(f"{spec} names a source twice. Name it once.")
@@ -220,8 +223,9 @@ def _split_of(spec: str) -> tuple[str, str]:
 
 def _find_files(spec: str) -> list[pathlib.Path]:
   files = _files_of(spec)
+  names = set(files)
   for path in files:
-    if compressed.codec(path) and path.with_suffix("") in files:
+    if compressed.codec(path) and path.with_suffix("") in names:
       raise InputError(f"{path} is there uncompressed, too. Remove one of them.")
   return files
 
@@ -229,7 +233,7 @@ def _find_files(spec: str) -> list[pathlib.Path]:
 def _files_of(spec: str) -> list[pathlib.Path]:
   name, split = _split_of(spec)
   path = pathlib.Path(name)
-  if path.is_dir():
+  if name and path.is_dir():  # "" would be the working directory
     return _files_of_folder(path, split)
   # A pattern such as **/**/*.txt finds a file several times.
   found = [name] if path.is_file() else set(glob.glob(name, recursive=True))

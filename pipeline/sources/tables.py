@@ -139,13 +139,13 @@ def _open(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]
 
 
 def _records_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, dict]]:
-  """Records, counted from 0 as in an array."""
+  """Records, counted from 1."""
   number = 0
   for batch in batches:
     for start in range(0, len(batch), _RECORDS):
       for values in batch.slice(start, _RECORDS).to_pylist():
-        yield f"record {number}", values
         number += 1
+        yield f"record {number}", values
 
 
 def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Schema, _Read]:
@@ -181,7 +181,8 @@ def _is_quoted(path: pathlib.Path) -> bool:
   """Whether quotes enclose fields of a .tsv: each that begins with one also ends with one.
 
   Quotes inside such a field are doubled. If any other field begins with a quote, all quotes
-  of the file are text, as in GLUE's files.
+  of the file are text, as in GLUE's files. So they are if one seems to be closed on a later
+  line, but each line alone has all columns.
 
   Raises:
     InputError: a field in quotes has several lines.
@@ -194,8 +195,13 @@ def _is_quoted(path: pathlib.Path) -> bool:
       return False
     raise
   if several:
+    widths = {len(cells) for _, cells in _cells(path, quoted=False)}
+    if len(widths) == 1 and widths != {1}:
+      return False
     first, last = several[0]
-    raise InputError(f"{path}: a field in quotes spans lines {first} to {last}. Use .csv.")
+    raise InputError(
+      f"{path}: a field in quotes spans lines {first} to {last}. Write it as .jsonl."
+    )
   return True
 
 

@@ -37,10 +37,10 @@ def text_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSeq
 
 def document_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:
   """[CLS] text [SEP]: documents for an encoder; long ones are split or truncated."""
-  cls, sep = encoder.cls, encoder.sep
   for document, ids in _tokenised(shard, encoder):
-    for piece in _pieces(ids, document, encoder, reserved=2):
-      yield StoredSequence([cls, *piece, sep], len(piece) + 2, 0)
+    for piece in _pieces(ids, document, encoder, reserved=encoder.special_in_text):
+      sequence = encoder.enclosed(piece)
+      yield StoredSequence(sequence, len(sequence), 0)
 
 
 def _tokenised(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 from packing import InputError
 from pipeline.settings import DatasetSettings
@@ -30,7 +31,10 @@ class Encoder:
     settings: how documents become sequences.
     tokenizer: for their texts.
     tally: counts what happens to documents, for the manifest.
+    special_in_text: how many special tokens a sequence of one text has.
   """
+
+  special_in_text: ClassVar[int] = 2  # [CLS] text [SEP]
 
   settings: DatasetSettings
   tokenizer: Tokenizer
@@ -55,6 +59,10 @@ class Encoder:
   def special_in_pair(self) -> int:
     """How many special tokens a sequence of two texts has: 3 in BERT, 4 in RoBERTa."""
     return 2 + len(self.separators)
+
+  def enclosed(self, ids: Sequence[int]) -> list[int]:
+    """The tokens of a text between its special tokens: [CLS] text [SEP]."""
+    return [self.cls, *ids, self.sep]
 
   def encode(self, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of each text; raises as `Tokenizer.encode`."""

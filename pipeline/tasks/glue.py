@@ -116,7 +116,7 @@ def _sequence(
   parts: list[list[int]], document: Document, encoder: Encoder
 ) -> StoredSequence:
   limit = encoder.settings.max_sequence_length
-  special = encoder.special_in_pair if len(parts) > 1 else 2  # of one: [CLS] text [SEP]
+  special = encoder.special_in_pair if len(parts) > 1 else encoder.special_in_text
   length = sum(map(len, parts)) + special
   if length > limit:
     what = f"{document.where}: The example"
@@ -124,7 +124,7 @@ def _sequence(
     shorten(parts, limit - special)
   encoder.tally["documents_used"] += 1
   if len(parts) == 1:
-    input_ids = [encoder.cls, *parts[0], encoder.sep]
+    input_ids = encoder.enclosed(parts[0])
     return StoredSequence(input_ids, len(input_ids), 0)
   first, second = parts
   first_type = [encoder.cls, *first, *encoder.separators]
@@ -180,7 +180,7 @@ def _refuse_marks(listed: list, found: list[int], labels: tuple[str, ...], where
       `[0, 1]` may mean both of them, or the second alone.
   """
   words = {str(value).lower() for value in listed}
-  if words <= {"true", "false"} or all(_number(value) is not None for value in listed):
+  if words <= {"true", "false"} or all(number_of(value) is not None for value in listed):
     if len(set(found)) < len(found):
       raise InputError(
         f"{where}: label {short_repr(listed)} repeats a number. List those that apply."
@@ -233,7 +233,7 @@ def parse_label(
       classes, it is not a number.
   """
   value = document.fields[field]
-  number = _number(value)
+  number = number_of(value)
   if not labels:
     if number is not None and abs(number) <= _LARGEST:
       return float(number)
@@ -242,7 +242,7 @@ def parse_label(
     )
   if isinstance(value, str) and value in labels:
     return labels.index(value)
-  numbers = [_number(name) for name in labels]
+  numbers = [number_of(name) for name in labels]
   named = [number is not None and number == of_name for of_name in numbers]
   word = str(value).lower()
   if isinstance(value, bool) or word in ("true", "false"):
@@ -266,7 +266,7 @@ def parse_label(
   )
 
 
-def _number(value) -> fractions.Fraction | None:
+def number_of(value) -> fractions.Fraction | None:
   """The exact value of a number or of its text; None if it is neither.
 
   A float stands for the shortest decimal that it is written as: 0.1 is one tenth.

@@ -13,7 +13,7 @@ from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document, text_in
 from pipeline.sources.document_shards import DocumentShard
-from pipeline.store import SequenceStore
+from pipeline.store import SequenceStore, ranges
 from pipeline.tasks import glue, scores
 from pipeline.tasks.encoder import Encoder
 
@@ -24,7 +24,6 @@ SIMILAR = r"(?i)(hard[ _-]?)?(neg|negative|pos|positive)s?[ _-]?\d*|labels?|scor
 SCORED = "sentence1", "sentence2"
 _EXAMPLES = 64  # tokenised at a time
 _BLOCK = 1024  # anchors compared with all texts at a time
-_SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 
 
 class Record(NamedTuple):
@@ -79,7 +78,7 @@ def _record(parts: list[list[int]], document: Document, encoder: Encoder) -> Rec
   if not all(parts):
     number = next(i for i, part in enumerate(parts) if not part)
     raise InputError(f"{where}: text {number + 1} has no tokens. Remove the record.")
-  room = limit - _SPECIAL_TOKENS * len(parts)
+  room = limit - encoder.special_in_text * len(parts)
   if (length := sum(map(len, parts))) > room:
     encoder.count_too_long(
       f"{where}: The record of {len(parts)} texts",
@@ -92,8 +91,9 @@ def _record(parts: list[list[int]], document: Document, encoder: Encoder) -> Rec
     glue.shorten(parts, room)
   encoder.tally["documents_used"] += 1
   label = 0 if encoder.settings.task == "pairs" else _score(document)
-  ids = [token for part in parts for token in (encoder.cls, *part, encoder.sep)]
-  return Record(ids, len(ids), label, [len(part) + _SPECIAL_TOKENS for part in parts])
+  found = list(map(encoder.enclosed, parts))
+  ids = [*itertools.chain(*found)]
+  return Record(ids, len(ids), label, list(map(len, found)))
 
 
 def _score(document: Document) -> float:
@@ -163,11 +163,7 @@ def score(
     wrong = candidates != asked[part, :1]  # an anchor's own text is none
     of_query = counts[query[part]]
     rows = np.repeat(np.arange(len(of_query)), of_query)
-    ends = of_query.cumsum()
-    places = np.arange(len(rows)) + np.repeat(
-      begins[query[part]] - ends + of_query, of_query
-    )
-    wrong[rows, own[places, 1]] = False
+    wrong[rows, own[ranges(begins[query[part]], of_query), 1]] = False
     above[part] = (wrong & (cosines >= right)).sum(axis=1)
     odds = np.where(wrong, (cosines - right) / temperature, -np.inf)
     highest = np.maximum(odds.max(axis=1, keepdims=True), 0)
@@ -191,7 +187,7 @@ def _retrieval(
     begins, counts: int64[Q]; where the right texts of a query begin, and how many it has.
   """
   above = above[np.lexsort((above, query))]
-  place = np.arange(len(query)) - np.repeat(begins, counts) + 1  # among the right texts
+  place = ranges(1, counts)  # among the right texts
   rank = above + place
 
   def sums(values: np.ndarray, limit: int) -> np.ndarray:

@@ -21,7 +21,6 @@ from pipeline.store import StoredSequence
 from pipeline.tasks.documents import text_of
 from pipeline.tasks.encoder import Encoder
 
-SPECIAL_TOKENS = 2  # [CLS] sentences [SEP]
 # The fraction of documents with a random target length, as in BERT's paper.
 SHORT_SEQUENCE_PROBABILITY = 0.1
 
@@ -62,7 +61,7 @@ def sentence_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
     Liu et al., https://arxiv.org/abs/1907.11692, section 4.2: DOC-SENTENCES, and with
     `cross_documents` FULL-SENTENCES.
   """
-  most = encoder.settings.max_sequence_length - SPECIAL_TOKENS
+  most = encoder.settings.max_sequence_length - encoder.special_in_text
   documents: Iterable[Sentences] = _tokenised(shard, encoder, most=most)
   sep = [encoder.sep]
   if encoder.settings.cross_documents and shard.split == TRAIN:
@@ -72,7 +71,8 @@ def sentence_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
       first, last = run[:1] == sep, run[-1:] == sep  # documents end where the run does
       run = run[first : len(run) - last]
       if run:
-        yield StoredSequence([encoder.cls, *run, encoder.sep], len(run) + 2, 0)
+        ids = encoder.enclosed(run)
+        yield StoredSequence(ids, len(ids), 0)
 
 
 def pair_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[StoredSequence]:

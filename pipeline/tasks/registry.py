@@ -382,16 +382,17 @@ def score(
     outputs: the head's output for each sequence: float[num_labels] logits; float[1] for a
       regression; float[length, 2] start and end logits for squad; float[length,
       num_labels] for tagging; for pairs, float[D] for each text of each record.
-    options: for pairs, the `temperature` of the loss; for tagging, the `labels`, names of
+    options: for pairs, the `temperature` of the loss; tagging needs the `labels`, names of
       the tags: entities are scored if these mark them.
 
   Returns:
     `score`, the benchmark's number, higher is better: the mean of the task's metrics, F1
     for squad and entities, `mrr` or `spearman` for pairs. Then each metric by name:
-    correlations in [-1, 1], fractions otherwise.
+    correlations in [-1, 1], fractions otherwise. For pairs also `loss`, and `sequences`,
+    the number of records.
 
   Raises:
-    InputError: there is no such task, or it has no metrics.
+    InputError: there is no such task, it has no metrics, or tagging has no labels.
     ValueError: the outputs have a wrong number or shape, or are not finite.
   """
   task = TASKS.get(task_name)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from packing.errors import check
 from pipeline.store import SequenceStore
 from pipeline.tasks import squad, tagging
 
@@ -205,11 +206,13 @@ def score_tags(
     labels: names of the tags, in the order of their numbers.
 
   Raises:
+    InputError: there are no labels.
     ValueError: the outputs have wrong shapes or are not finite.
 
   References:
     Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419; conlleval, seqeval.
   """
+  check(len(labels) > 0, "labels", labels, "the names of the tags: labels=dataset.labels")
   has_entities = tagging.mark_entities(labels)
   words = hits = 0
   true, said = [], []  # the tags of each sentence

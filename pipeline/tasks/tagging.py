@@ -18,7 +18,6 @@ from pipeline.store import UNLABELLED
 from pipeline.tasks import glue, squad
 from pipeline.tasks.encoder import Encoder
 
-_SPECIAL_TOKENS = 2  # [CLS] window [SEP]
 # By scheme, the entities among the prefixes of neighbouring words of one kind. BILOU has
 # other letters for those of BIOES.
 SCHEMES = {
@@ -145,7 +144,7 @@ def _windows(
       words[number] = UntaggedWord(words[number])
   values = np.zeros(len(words), int) if labels is None else np.array(labels)
   encoder.tally["documents_used"] += 1
-  room = encoder.settings.max_sequence_length - _SPECIAL_TOKENS
+  room = encoder.settings.max_sequence_length - encoder.special_in_text
   if len(ids) > room:
     what = f"{document.where}: The sentence"
     encoder.count_too_long(what, len(ids), room, choices="split")
@@ -164,8 +163,8 @@ def _windows(
     end = int(scored[is_scored].max()) if is_scored.any() else last_word
     begin, done = done, len(words) if end == last_word else end + 1
     yield TaggedWindow(
-      [encoder.cls, *ids[start:stop], encoder.sep],
-      len(marks) + _SPECIAL_TOKENS,
+      encoder.enclosed(ids[start:stop]),
+      len(marks) + encoder.special_in_text,
       0,
       [UNLABELLED, *marks, UNLABELLED],
       words[begin:done],

@@ -47,11 +47,19 @@ def test_a_token_may_hold_what_only_unicode_calls_a_line_end(tmp_path):
   assert Tokenizer(tmp_path / "vocab.txt").vocabulary == tokens
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"the\na\n", b"[PAD]\n[PAD]\n"])
-def test_an_invalid_vocabulary_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (None, r": No such file"),
+    (b"\xff\xfe", r" is not a vocabulary of one token a line"),
+    (b"[PAD]\n[SEP]\n", r" lacks \[UNK\], \[CLS\], \[MASK\]\. Give BERT's"),
+    ("\n".join([*SPECIAL_TOKENS, *"abca"]).encode(), r" has 'a' on 2 lines; expected each"),
+  ],
+)
+def test_an_invalid_vocabulary_is_refused(tmp_path, content, message):
   if content is not None:
     (tmp_path / "vocab.txt").write_bytes(content)
-  with pytest.raises(InputError, match=r"vocab\.txt(: No such| is not a (BERT )?vocabul)"):
+  with pytest.raises(InputError, match=rf"vocab\.txt{message}"):
     Tokenizer(tmp_path / "vocab.txt")
 
 
@@ -206,6 +214,36 @@ def test_an_id_beyond_what_the_file_can_hold_is_refused(tmp_path, number):
   path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
   with pytest.raises(InputError, match=rf"id {number:,}; a file of \d+ bytes cannot"):
     Tokenizer(path)
+
+
+CONTROL = ["[UNK]", "</s>", "[SEP]", "<pad>"]
+IDS = {name: number for number, name in enumerate([*CONTROL, *"ab</s>", "</"])}
+MERGES = [("<", "/"), ("s", ">"), ("</", "s>")]
+
+
+@pytest.mark.parametrize(
+  "kind",
+  [
+    tokenizers.models.WordLevel(IDS, unk_token="[UNK]"),
+    tokenizers.models.WordPiece(IDS, unk_token="[UNK]"),
+    tokenizers.models.BPE(IDS | {"s>": 11}, MERGES, unk_token="[UNK]"),
+    tokenizers.models.BPE(IDS, [], unk_token="[UNK]", ignore_merges=True),
+  ],
+)
+@pytest.mark.parametrize("added", [[], CONTROL])
+def test_a_control_token_that_is_a_word_of_a_text_is_text(tmp_path, kind, added):
+  plain = tokenizers.Tokenizer(kind)
+  plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  plain.add_special_tokens(added)
+  plain.save(str(tmp_path / "tokenizer.json"))
+  tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+  typed, other = tokenizer.encode(["a </s> [SEP] <pad> b [UNK]", "a b </ ~"])
+  assert not {1, 2, 3} & set(typed)
+  if not isinstance(kind, tokenizers.models.BPE):
+    assert typed == [4, 0, 0, 0, 5, 0]
+  assert other == [4, 5, 10, 0]
+  assert tokenizer.vocabulary[:4] == CONTROL
+  assert (tokenizer.sep_id, tokenizer.padding_id) == (2, 3)
 
 
 def _with_both(folder, post_processor=None):

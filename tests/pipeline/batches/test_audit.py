@@ -11,7 +11,8 @@ import pytest
 import packing
 import pipeline
 from launch import audit as command
-from pipeline.batches.audit import AuditError, audit
+from packing import row
+from pipeline.batches.audit import AuditError, audit, report
 from pipeline.batches.loader import PackedLoader
 from pipeline.batches.packed import pack_rows
 from tests.pipeline.batches import test_loader
@@ -54,6 +55,7 @@ def test_what_the_loader_makes_passes(store, options, epoch):
   assert result["padding_tokens"] == loader.plan.num_padding_tokens
   expected = np.minimum(np.maximum(1, np.rint(0.15 * store.lengths)), store.lengths - 2)
   assert result["masked_tokens"] == (expected.sum() if loader.masking else 0)
+  assert ("undone by" in report(result, loader.plan)) == (loader.masking is not None)
 
 
 def put(name, place, value):
@@ -135,6 +137,33 @@ def test_a_broken_batch_is_seen(store, name):
   audit(make_loader(TaskStore(store)))
   with pytest.raises(AuditError, match=message):
     audit(make_loader(TaskStore(store), altered(change)))
+
+
+def in_one_segment(layout):
+  return layout._replace(segment_ids=np.minimum(layout.segment_ids, 1))
+
+
+def without_restart(layout):
+  positions = np.cumsum(layout.occupied, axis=1, dtype=np.int32) - layout.occupied
+  return layout._replace(position_ids=np.where(layout.occupied, positions, 0))
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (in_one_segment, r"segment_ids in row 0, column \d+: expected 2, found 1"),
+    (without_restart, r"position_ids in row 0, column (\d+): expected 0, found \1"),
+  ],
+)
+def test_an_error_of_the_layout_that_all_rows_share_is_seen(
+  store, monkeypatch, change, message
+):
+  right = row.lay_out
+  monkeypatch.setattr(
+    row, "lay_out", lambda *args, **spacing: change(right(*args, **spacing))
+  )
+  with pytest.raises(AuditError, match=message):
+    audit(make_loader(store, masking=None))
 
 
 def test_other_broken_orders_are_seen(store):

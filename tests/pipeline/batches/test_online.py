@@ -229,6 +229,16 @@ def test_a_state_of_other_rows_or_options_is_refused(store):
       batches.set_state(given)
 
 
+def test_closed_batches_say_so_and_keep_their_state(store):
+  batches = make_batches(store)
+  take(batches, 3)
+  state = batches.get_state()
+  batches.close()
+  with pytest.raises(packing.InputError, match=r"are closed. Make new ones, and restore"):
+    next(batches)
+  assert batches.get_state() == state
+
+
 class Failing(ShuffledSequences):
   """Gives 200 sequences, then fails."""
 

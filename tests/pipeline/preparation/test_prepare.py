@@ -179,6 +179,19 @@ def test_the_command_does_nothing_twice(corpus, reference, tmp_path, capsys):
   assert len(error.splitlines()) == 1
 
 
+def test_sources_are_the_same_in_each_spelling(corpus, tmp_path, capsys):
+  files, out = [corpus / "0.txt", corpus / "1.txt"], tmp_path / "d"
+  spellings = [
+    [f"--source={path}" for path in files],
+    [f"--source={files[0]},{files[1]}"],
+    [f"--source={files[0]}, {files[1]}"],
+  ]
+  for options in spellings:
+    assert main(arguments(corpus, out, *options)) == 0
+  assert main(arguments(corpus, out, f"--source={files[1]},{files[0]}")) == 2
+  assert "has other settings (source: " in capsys.readouterr().err
+
+
 def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path, capsys):
   source = tmp_path / "a.txt"
   shutil.copy(corpus / "0.txt", source)

@@ -73,11 +73,26 @@ def test_bad_files_are_refused_and_nothing_is_left(corpus, tmp_path, capsys, cas
 
 
 @pytest.mark.parametrize(
+  ("least", "others"),
+  [(1, "`documents` or held_out_fraction"), (9, "held_out_fraction or min_sentences")],
+)
+def test_a_filter_is_only_named_if_it_left_documents_out(
+  corpus, tmp_path, capsys, least, others
+):
+  (tmp_path / "a.txt").write_text("A b. C d.")
+  options = f"--source={tmp_path / 'a.txt'}", f"--min-sentences={least}"
+  assert main(arguments(corpus, tmp_path / "d", *options)) == 2
+  assert capsys.readouterr().err.endswith(f" {others}.\n")
+
+
+@pytest.mark.parametrize(
   ("options", "message"),
   [
     (["--out=/proc/here/d"], "The dataset cannot be written"),
     (["--out={corpus}"], "is not a prepared dataset"),
     (["--source=stdlib", "--task=glue/cola"], "stdlib is text; the task needs sentence"),
+    (["--source="], "There is no ''; expected stdlib, a file, folder"),
+    (["--source=", "--task=classification"], "There is no ''; expected stdlib"),
     (["--task=glue/nope"], "task is 'glue/nope'; expected one of pretraining"),
     (["--columns=label=x"], "A field in columns is 'label'; expected one of text"),
     (["--columns=x"], "expected FIELD=NAME"),

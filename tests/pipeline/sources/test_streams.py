@@ -227,6 +227,12 @@ def test_sequences_continue_in_the_next_document_as_in_a_prepared_dataset(tmp_pa
   assert len(streamed) < 6
 
 
+@pytest.mark.parametrize("task", ["squad", "tagging", "pairs", "scored_pairs"])
+def test_a_task_whose_sequences_are_more_than_tokens_has_no_stream(task, tmp_path):
+  with pytest.raises(packing.InputError, match=f"task is '{task}'; expected one of pretra"):
+    sequences_of(RECORDS, task, tmp_path)
+
+
 def test_documents_are_used_once(tmp_path):
   one, other = (
     next(sequences_of(RECORDS, "pretraining", tmp_path, dupe_factor=n).read())

@@ -89,6 +89,7 @@ def test_a_record_of_a_table_may_be_long(tmp_path):
       r"line 3 is not UTF-8 at byte 0. .* iconv -f WINDOWS-1252 -t",
     ),
     ("a.tsv", 'text\na\n"b\nc"\n', r"a field in quotes spans lines 3 to 4"),
+    ("a.tsv", 'n\ttext\n1\t"b\nc"\n', r"spans lines 2 to 3. Write it as .jsonl"),
     ("a.tsv", "a\ttext\n1\tb\rc\n", r"a.tsv, line 3 has 1 columns; expected 2"),
     ("a.csv", "text;label\na;b\n", r"Semicolons separate its columns. Write it with comm"),
     ("a.csv", "n\ttext\na\tb\n", r"Tabs separate its columns. Rename it to .tsv"),
@@ -130,8 +131,9 @@ def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
   two = pa.table({"input_ids": pa.array(tokens, pa.list_(pa.int32())), "n": ["a", "b"]})
   pa.parquet.write_table(one, tmp_path / "a.parquet")
   pa.parquet.write_table(two, tmp_path / "b.parquet")
-  found = [d.fields["input_ids"] for d in read(tmp_path, DocumentFields(("input_ids",)))]
-  assert found == tokens + tokens
+  found = read(tmp_path, DocumentFields(("input_ids",)))
+  assert [document.fields["input_ids"] for document in found] == tokens + tokens
+  assert [document.where[-8:] for document in found] == ["record 1", "record 2"] * 2
 
 
 def test_carriage_returns_end_records(tmp_path):
@@ -145,3 +147,5 @@ def test_quotes_of_a_tsv_that_do_not_pair_are_text(tmp_path):
   write = (tmp_path / "a.tsv").write_text
   write('n\ttext\n1\t"a\n2\t"\n3\t"b" c\n')
   assert texts(tmp_path / "a.tsv") == ['"a', '"', '"b" c']
+  write('text\tn\n"abc\t1\nx"\t0\n')
+  assert texts(tmp_path / "a.tsv") == ['"abc', 'x"']

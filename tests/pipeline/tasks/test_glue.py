@@ -12,6 +12,7 @@ from packing import InputError
 from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
+from pipeline.sources.document_shards import is_held_out
 from pipeline.tasks import glue
 from pipeline.tasks.registry import TASKS, find_task
 from tests.pipeline.sources.files import write_arrow
@@ -171,6 +172,15 @@ def test_a_label_that_names_no_class_or_several_is_refused(names, labels, messag
   for label in labels:
     with pytest.raises(InputError, match=message):
       glue.parse_label(Document({"label": label}, "here"), names)
+
+
+def test_a_class_that_only_held_out_records_have_is_refused(make):
+  rows = [{"sentence": "a", "label": "xy"[number % 2]} for number in range(20)]
+  held_out = next(number for number in range(20) if is_held_out(number, 0.1, 3))
+  rows[held_out]["label"] = "z"
+  message = rf"line {held_out + 1}: label is 'z'; expected 0 to 1 or one of x, y\."
+  with pytest.raises(InputError, match=message):
+    make("classification", rows, held_out_fraction=0.1)
 
 
 def test_class_numbers_of_a_file_that_names_its_classes_are_read_by_name(

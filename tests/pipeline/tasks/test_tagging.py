@@ -164,7 +164,12 @@ def test_a_folder_of_hugging_face_is_read_with_its_class_names(tmp_path, make, v
 
 @pytest.mark.parametrize(
   ("tags", "expected"),
-  [(["b", "a", "b"], ("a", "b")), ([10, 9, 9], ("9", "10")), ([",", ".", ","], (",", "."))],
+  [
+    (["b", "a", "b"], ("a", "b")),
+    ([10, 9, 9], ("9", "10")),
+    ([10.0, 9.0, 9.0], ("9.0", "10.0")),
+    ([",", ".", ","], (",", ".")),
+  ],
 )
 def test_classes_are_found_in_the_data_and_printed(make, capsys, tags, expected):
   rows = [{"tokens": ["a", "b", "c"], "tags": tags}]
@@ -408,6 +413,8 @@ def test_entities_are_scored_and_other_tags_by_accuracy(make):
   broken[1] = broken[1][:-1]
   with pytest.raises(ValueError, match="expected finite logits of"):
     pipeline.score("tagging", store, broken, labels=NAMES)
+  with pytest.raises(InputError, match=r"labels is \(\); expected the names of the tags"):
+    pipeline.score("tagging", store, logits_for(store))
 
 
 @pytest.mark.extra("seqeval")
