@@ -14,7 +14,6 @@ import argparse
 import collections
 import contextlib
 import functools
-import glob
 import json
 import logging
 import os
@@ -67,6 +66,7 @@ from pipeline.prediction.of_model import (
   open_tokenizer,
   settings_to_read,
 )
+from pipeline.sources.partitions import source_files, source_names
 from pipeline.tasks import squad
 from pipeline.tasks.encoder import SPECIAL_IN_TEXT, about_special_tokens
 from pipeline.tokenizer import Tokenizer
@@ -256,10 +256,12 @@ def _check_out(out: str, source: str, *, embed: bool):
   fits = suffix in formats or suffix.lower() not in (".npy", ".parquet", ".csv", ".tsv")
   endings = ".npy, .parquet or .jsonl" if embed else ".jsonl, since answers are JSON lines"
   check(fits, "--out", out, f"a name that ends in {endings}")
-  target = pathlib.Path(out).resolve()
-  read = {pathlib.Path(name).resolve() for name in (source, *glob.glob(source))}
-  fits = source == STANDARD_INPUT or read.isdisjoint((target, *target.parents))
-  check(fits, "--out", out, f"a file that --input={source} does not read")
+  if source != STANDARD_INPUT:
+    target = pathlib.Path(out).resolve()
+    read = {x.resolve() for x in map(pathlib.Path, source_names(source))}
+    read |= {path.resolve() for path in source_files(source)}
+    fits = read.isdisjoint((target, *target.parents))
+    check(fits, "--out", out, f"a file that --input={source} does not read")
 
 
 def _report_cuts(tally: collections.Counter[str], settings: pipeline.DatasetSettings):

@@ -639,12 +639,22 @@ def test_what_is_read_is_not_written_over(folders, answer, tmp_path):
   path = write_lines(tmp_path / "rows.jsonl", [{"sentence": "a b"}])
   (tmp_path / "link.jsonl").symlink_to(path)
   before = path.read_bytes()
-  for source in (path, tmp_path, tmp_path / "*.jsonl", tmp_path / "link.jsonl"):
-    words = folders / "classification", "--input", source, "--out", path
+  deep = tmp_path / "p" / "q" / "rows.jsonl"
+  deep.parent.mkdir(parents=True)
+  shutil.copy(path, deep)
+  for source, written in (
+    (path, path),
+    (tmp_path, path),
+    (tmp_path / "*.jsonl", path),
+    (tmp_path / "link.jsonl", path),
+    (f"{deep},{path}", path),
+    (tmp_path / "**" / "*.jsonl", deep),
+  ):
+    words = folders / "classification", "--input", source, "--out", written
     status, found, errors = answer(*words)
     assert (status, found) == (2, [])
     assert f"expected a file that --input={source} does not read" in errors
-  assert path.read_bytes() == before
+    assert written.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,21 @@ def source_names(spec: str) -> list[str]:
   return [name for name in map(str.strip, spec.split(",")) if name] or [spec]
 
 
+def source_files(spec: str) -> list[pathlib.Path]:
+  """The files that a source reads, in order, without those of libraries.
+
+  Raises:
+    InputError: there is no such file, folder or glob.
+  """
+  kinds = [(name, name.partition(":")[0]) for name in source_names(spec)]
+  return [
+    path
+    for name, kind in kinds
+    if kind not in ("tfds", "stdlib")
+    for path in _find_files(name)
+  ]
+
+
 def fingerprint(partitions: list[Partition]) -> dict:
   """The number and bytes of a source's files, and two digests.
 
