@@ -18,8 +18,7 @@ from flax.traverse_util import flatten_dict
 from launch import door
 from launch.settings import OPTIONS
 from model import hf, weights
-from model.files import parse_json
-from packing.files import read_json, write_json
+from packing.files import parse_json, read_json, write_json
 from training.errors import ConfigError
 
 FILE = pathlib.Path(__file__)

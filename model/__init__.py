@@ -2,24 +2,22 @@
 
 from model.attention.kernels import IMPLEMENTATIONS, SKIPPING, AttentionError
 from model.bert import (
-  Bert,
   BertForPreTraining,
   BertForQuestionAnswering,
   BertForSequenceClassification,
   BertForTokenClassification,
 )
 from model.config import (
-  REMATERIALISATIONS,
   SIZES,
   VARIANTS,
   BertConfig,
   EncoderConfig,
   ModelConfig,
 )
-from model.gpt2 import POSITIONS, Gpt2, Gpt2Config
+from model.gpt2 import Gpt2, Gpt2Config
 from model.losses import LOSS_UNITS
 from model.models import CONFIGS, LANGUAGE_MODELS, MODELS
-from model.modern_bert import POOLINGS, ModernBert, ModernBertConfig
+from model.modern_bert import ModernBertConfig
 
 __all__ = [
   "CONFIGS",
@@ -27,14 +25,10 @@ __all__ = [
   "LANGUAGE_MODELS",
   "LOSS_UNITS",
   "MODELS",
-  "POOLINGS",
-  "POSITIONS",
-  "REMATERIALISATIONS",
   "SIZES",
   "SKIPPING",
   "VARIANTS",
   "AttentionError",
-  "Bert",
   "BertConfig",
   "BertForPreTraining",
   "BertForQuestionAnswering",
@@ -44,6 +38,5 @@ __all__ = [
   "Gpt2",
   "Gpt2Config",
   "ModelConfig",
-  "ModernBert",
   "ModernBertConfig",
 ]

@@ -15,11 +15,12 @@ import jax
 import tqdm
 
 from model import hf, weights
-from model.files import NotWritten, check_new_folder, whole_folder
+from model.files import check_new_folder, whole_folder
 from model.hf.pooling import copy_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, ORIGINALS, SPLITTING, copy_files
 from model.testing import verify
 from packing.commands.program import Parser, fail, print_result
+from packing.files import NotWritten
 
 _IMPORT_HELP = """The directory holds config.json, model.safetensors and vocab.txt,
 tokenizer.json, or vocab.json with merges.txt; pickles are not opened. The new folder gets
@@ -45,8 +46,8 @@ states and logits, for losses and accuracies per sequence, and for all gradients
 and transformers are installed, it also compares logits with Hugging Face's. The influence,
 the largest derivative of one sequence's outputs with respect to another's embeddings, must
 be 0. Cases that this machine cannot run are listed with the reason. The exit status is 1 if
-anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2 in bfloat16. There
-are 228 rows; 156 of them took 20 minutes on two busy cores.
+anything differs by more than 1e-5 in float32, 1e-12 in float64 or 3e-2 in bfloat16. All
+rows take tens of minutes on two cores.
 
 On a new machine, --quick takes one to three minutes. It verifies one head with each
 implementation of attention that the device has, in float32 and bfloat16, and compares

@@ -74,8 +74,8 @@ class Linear(nnx.Linear):
 class Embed(nnx.Embed):
   """Flax's Embed, except that embeddings have the dtype of the parameters.
 
-  They are added, and their gradients summed over all tokens, in that dtype. An id that the
-  table lacks gives NaN; Flax ignores the ids if the table has one entry.
+  They are added, and their gradients summed over all tokens, in that dtype. An id beyond
+  the table gives NaN, and -1 the last entry; Flax ignores the ids of a table of one entry.
   """
 
   def __call__(self, inputs):  # type: ignore[override]

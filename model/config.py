@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from packing.errors import short_repr
 
 # Which tokens a token may attend to; in a causal model, never later tokens.
-ATTENTION_MASKS = {
-  "segment": "those of its own sequence",
-  "token_type": "those of its own sequence and token type: sentence A does not see B",
-  "none": "every real token of the row; the paper's ablation",
-}
+ATTENTION_MASKS = (
+  "segment",  # those of its own sequence
+  "token_type",  # those of its own sequence and token type: sentence A does not see B
+  "none",  # every real token of the row; the paper's ablation
+)
 
-REMATERIALISATIONS = {
-  "none": "all activations of the forward pass are kept for the backward pass",
-  "layers": "each layer keeps only its input and is computed twice",
-}
+REMATERIALISATIONS = (
+  "none",  # all activations of the forward pass are kept for the backward pass
+  "layers",  # each layer keeps only its input and is computed twice
+)
 
 # name: (layers, width).
 # Devlin et al. (base, large); Turc et al., https://arxiv.org/abs/1908.08962 (the rest).
@@ -54,7 +54,7 @@ class AttentionSpec(NamedTuple):
   """Which attention a layer computes.
 
   Attributes:
-    mask: a key of `ATTENTION_MASKS`. With "token_type", ids differ by token type, too, so
+    mask: one of `ATTENTION_MASKS`. With "token_type", ids differ by token type, too, so
       tokens with one id may have others between them.
     causal: whether a token sees only itself and the tokens before it.
     window: how far a token sees, in tokens to either side; None for no limit.
@@ -297,7 +297,7 @@ class BertConfig(EncoderConfig):
 
   FAMILY: ClassVar = "bert"
   SIZES: ClassVar = SIZES
-  MASKS: ClassVar = tuple(ATTENTION_MASKS)
+  MASKS: ClassVar = ATTENTION_MASKS
 
   layer_norm_epsilon: float = 1e-12
   variant: str = "bert"

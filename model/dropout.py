@@ -26,7 +26,7 @@ _GROUP = 8  # numbers that share 128 bits
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-  """Sets random numbers of an array to 0, and scales the others to keep its mean.
+  """Sets randomly chosen entries to 0 and scales the rest, which keeps the expected values.
 
   Args:
     x: with at least one axis; the first is split over devices, or none is.

@@ -1,24 +1,18 @@
-"""Files and folders that are either complete or absent."""
+"""Folders that are either complete or absent."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 
-from packing.files import NotWritten, parse_json, whole_file, write_json, write_text
+from packing.files import NotWritten
 
-__all__ = [
-  "NotWritten",
-  "check_new_folder",
-  "parse_json",
-  "whole_file",
-  "whole_folder",
-  "write_json",
-  "write_text",
-]
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 
 @contextlib.contextmanager
@@ -36,26 +30,50 @@ def whole_folder(directory: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
   Raises:
     FileExistsError: the folder is not empty; the message says what to do.
-    NotWritten: an OSError in the block.
+    NotWritten: the folder cannot be created, or an OSError in the block.
   """
   directory = pathlib.Path(directory).resolve()  # a folder replaces no symbolic link
   check_new_folder(directory)
   partial = directory.with_name(f".{directory.name}.partial")
   shutil.rmtree(partial, ignore_errors=True)
-  partial.mkdir(parents=True)
   try:
+    partial.mkdir(parents=True)
     yield partial
     partial.rename(directory)
+  except NotWritten:
+    raise
   except OSError as error:
-    # TensorStore gives no number.
-    room = " Make room." if error.errno in (None, errno.ENOSPC, errno.EDQUOT) else ""
+    room = " Make room." if is_full(error) else ""
     raise NotWritten(f"Cannot write {directory}: {error}.{room}") from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_new_folder(directory: str | pathlib.Path):
-  """Checks that a folder can be created here; errors are as for `whole_folder`."""
+  """Checks that a folder can be created here, before long work on its content.
+
+  Raises:
+    FileExistsError, NotWritten: as for `whole_folder`.
+  """
   directory = pathlib.Path(directory)
   if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
     raise FileExistsError(f"{directory} is not a new or empty folder. Choose another.")
+  above = next(path for path in directory.resolve().parents if path.exists())
+  try:
+    with tempfile.TemporaryDirectory(prefix=".", dir=above):
+      pass
+  except OSError as error:
+    raise NotWritten(
+      f"Cannot write {directory}: no folder can be created in {above} ({error.strerror}). "
+      "Choose another."
+    ) from error
+
+
+def is_full(error: Exception) -> bool:
+  """Whether an error says that there is no room for a file.
+
+  Errors of TensorStore and safetensors have no number, but the system's words. They may be
+  the cause of an OSError whose message was cut short.
+  """
+  told = f"{error} {error.__cause__}"
+  return any(os.strerror(number) in told for number in _FULL)

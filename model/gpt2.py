@@ -23,10 +23,10 @@ from model.blocks import embed, layer_norm, split_key, tanh_gelu
 from model.config import ModelConfig, option
 from model.dropout import dropout
 
-POSITIONS = {
-  "alibi": "an attention bias that falls with distance; no parameters",
-  "learned": "a table, looked up by position_ids, as in the original",
-}
+POSITIONS = (
+  "alibi",  # an attention bias that falls with distance; no parameters
+  "learned",  # a table, looked up by position_ids, as in the original
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ class LayerNorm(nnx.LayerNorm):
   """Flax's LayerNorm; it computes in at least float32.
 
   JAX's own gradient keeps float32 arrays of the input's shape, a tenth of a step of
-  BERT-base on an H200. This one reads the input and the gradient of the output twice.
+  BERT-base on an H200. The gradient here reads the input and the gradient of the output
+  twice.
   """
 
   def __call__(self, x):  # type: ignore[override]

@@ -23,11 +23,11 @@ import numpy as np
 
 Arrays = Mapping[str, jax.Array]
 
-LOSS_UNITS = {
-  "sequence": "the mean of each sequence, then the mean over sequences",
-  "token": "the mean over tokens",
-  "pack": "the mean of each pack, then the mean over packs; the paper's ablation",
-}
+LOSS_UNITS = (
+  "sequence",  # the mean of each sequence, then the mean over sequences
+  "token",  # the mean over tokens
+  "pack",  # the mean of each pack, then the mean over packs; the paper's ablation
+)
 
 
 class Total(NamedTuple):
@@ -53,7 +53,7 @@ def loss(
   Args:
     outputs: the logits of a model, named `{head}_logits`.
     batch: a PackedBatch, or a part of one.
-    unit: the unit of equal weight; a key of `LOSS_UNITS`.
+    unit: the unit of equal weight; one of `LOSS_UNITS`.
     counts: if `batch` is a part, the result of `count` for the whole batch. The losses and
       gradients of the parts then add up to those of the whole.
 
@@ -79,7 +79,7 @@ def count(heads: Iterable[str], batch: Arrays, *, unit: str = "sequence") -> dic
   Args:
     heads: keys of `HEADS`.
     batch: a PackedBatch; use `vmap` to count several, stacked on a leading axis.
-    unit: a key of `LOSS_UNITS`.
+    unit: one of `LOSS_UNITS`.
   """
   counts = {}
   for head in heads:

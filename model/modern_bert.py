@@ -26,10 +26,10 @@ from model.blocks import dense, gelu, layer_norm, pool, split_key, tokens_at
 from model.config import EncoderConfig, option
 from model.dropout import dropout
 
-POOLINGS = {
-  "cls": "each sequence's own [CLS]",
-  "mean": "the mean of each sequence's tokens",
-}
+POOLINGS = (
+  "cls",  # each sequence's own [CLS]
+  "mean",  # the mean of each sequence's tokens
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class ModernBertConfig(EncoderConfig):
       sequence, all other layers locally.
     local_window: the window of a local layer in tokens, half of them to either side.
     local_base: the base of the rotary frequencies in local layers.
-    pooling: the vector from which a sequence is classified; a key of `POOLINGS`.
+    pooling: the vector from which a sequence is classified; one of `POOLINGS`.
   """
 
   FAMILY: ClassVar = "modern_bert"

@@ -23,8 +23,8 @@ from orbax.checkpoint import v1 as ocp
 
 from model.blocks import Transformer
 from model.config import BertConfig, ModelConfig
-from model.files import parse_json, write_json, write_text
 from model.models import CONFIGS, MODELS, abstract_model, model_of, name_of
+from packing.files import parse_json, write_json, write_text
 
 Params = dict[str, Any]
 MODEL, VOCABULARY, CHECKPOINTS = "model.json", "vocab.txt", "checkpoints"
@@ -32,7 +32,8 @@ PARAMS = "params"  # the part of a checkpoint that holds the parameters
 METADATA = "_CHECKPOINT_METADATA"  # Orbax's file of a checkpoint, written last
 BEST = "best"  # a value of --step, and the field of that step in the metadata
 _EMBEDDING_PADDING = 128  # published embeddings are padded to multiples of at most this
-_MOST_COMPRESSED = 1000  # bytes of parameters, which are noise, that a byte can hold
+# A checkpoint's files are at most this many times smaller than its arrays.
+_MOST_COMPRESSED = 1000
 # What Orbax and TensorStore raise for damaged files.
 _UNREADABLE = ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError
 
@@ -239,7 +240,7 @@ def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> Cho
     return ChosenStep(int(wanted), "by --step")
   saved = steps(directory)
   newest = max(saved, default=None)
-  best = None if newest is None else _saved_with(folder / str(newest)).get(BEST)
+  best = None if newest is None else _saved_with(folder / str(newest), BEST)
   if best in saved:
     return ChosenStep(best, f"the best; the newest is {newest}")
   if wanted is None:
@@ -247,10 +248,11 @@ def choose_step(directory: str | pathlib.Path, wanted: str | None = None) -> Cho
   raise WeightsError(f"{directory} keeps no best step, only {saved}. Choose with --step.")
 
 
-def _saved_with(path: pathlib.Path) -> dict[str, Any]:
+def _saved_with(path: pathlib.Path, name: str, default: int | None = None) -> Any:
   """What a run has written into a checkpoint's metadata; an import has nothing."""
   with _explained(path):
-    return parse_json((path / METADATA).read_text())["custom_metadata"] or {}
+    saved = parse_json((path / METADATA).read_text())["custom_metadata"] or {}
+    return saved.get(name, default)
 
 
 @contextlib.contextmanager
@@ -260,7 +262,8 @@ def _explained(path: pathlib.Path) -> Iterator[None]:
     yield
   except _UNREADABLE as error:
     raise WeightsError(
-      f"{path} is damaged, or another model's: {beginning(error)} Choose another --step."
+      f"{path} is damaged, or another model's: {beginning(error)} Restore it, or name "
+      "another checkpoint or folder."
     ) from error
 
 
@@ -305,8 +308,8 @@ def open_folder(
       read_through(path / PARAMS, abstract)
       return ocp.load_checkpointables(path, {PARAMS: abstract})[PARAMS]
 
+  saved_as = _saved_with(path, "step", step)
   with _explained(path):
-    saved_as = _saved_with(path).get("step", step)
     if saved_as != step:
       raise ValueError(f"it was saved as step {saved_as}.")
     num_arrays = len(_array_names(path / PARAMS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import pathlib
 import sys
@@ -17,7 +18,8 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from model import weights
-from model.files import parse_json
+from model.files import is_full
+from packing.files import parse_json
 from training import processes
 from training.process_parts import PARTS, OwnParts, SavedParts, sha256
 from training.step import State
@@ -155,9 +157,11 @@ class Checkpoints:
     try:
       yield
     except (OSError, ValueError) as error:  # TensorStore raises ValueError on a full disk
+      remedy = "Make room" if is_full(error) else "Correct this"
+      why = weights.beginning(error).rstrip(".")
       raise OSError(
-        f"Step {step} could not be saved in {self._folder}: {weights.beginning(error)} "
-        f"Steps {self.steps} are kept. Make room, and run the same command again."
+        f"Step {step} could not be saved in {self._folder}: {why}. "
+        f"Steps {self.steps} are kept. {remedy}, and run the same command again."
       ) from error
 
   def restore_newest(self, abstract_state: State) -> Restored | None:
@@ -193,8 +197,8 @@ class Checkpoints:
       processes.on_first(functools.partial(self._move_away, str(step), why))
     if any((self._folder / BROKEN).glob("*")):
       raise weights.WeightsError(
-        f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/. Restore one, "
-        "or give another --workdir."
+        f"No checkpoint in {self._folder} can be read; they are in {BROKEN}/. Repair "
+        f"one and move it back as {weights.CHECKPOINTS}/STEP, or give another --workdir."
       )
     return None
 
@@ -262,8 +266,8 @@ class Checkpoints:
   def _move_away(self, name: str, why: str):
     aside = self._folder / BROKEN
     aside.mkdir(exist_ok=True)
-    number = sum(1 for _ in aside.glob(f"{name}.*"))
-    (self._folder / name).rename(aside / f"{name}.{number}")
+    names = (aside / f"{name}.{number}" for number in itertools.count())
+    (self._folder / name).rename(next(path for path in names if not path.exists()))
     warning = f"WARNING: the checkpoint of step {name} is broken: {why}"
     print(f"{warning} It was moved to {aside}.", file=sys.stderr, flush=True)
 

@@ -44,10 +44,11 @@ def set_flags() -> str:
 
 
 def keep_programs():
-  """Keeps compiled programs in `~/.cache/isopack`, or in JAX_COMPILATION_CACHE_DIR if set.
+  """Keeps compiled programs for later starts.
 
-  The least recently used are removed beyond 1 GiB; not from the user's own folder.
-  JAX_ENABLE_COMPILATION_CACHE=false keeps none.
+  The folder is JAX_COMPILATION_CACHE_DIR if that is set, otherwise `isopack/compiled` in
+  XDG_CACHE_HOME or `~/.cache`. The least recently used are removed beyond 1 GiB, but not
+  from the user's own folder. JAX_ENABLE_COMPILATION_CACHE=false keeps none.
   """
   import jax  # here, since `set_flags` comes before
 

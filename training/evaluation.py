@@ -65,7 +65,7 @@ def evaluate(
 
   Returns:
     The result of `evaluate_pretraining` or `evaluate_causal`. For other heads: `loss`, the
-    mean over sequences; the metrics of `score`; and `sequences`, their number.
+    mean over sequences; the metrics of `score`; and `sequences`, the number of sequences.
   """
   figures: dict = {}
   for one in held_out:
@@ -99,7 +99,7 @@ def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
   Returns:
     `causal_loss` in nats and `causal_accuracy`, a fraction, as means over the tokens;
     `loss`, equal to `causal_loss`; `perplexity`, its exponential; `tokens`, the number of
-    predicted tokens; and `sequences`, their number.
+    predicted tokens; and `sequences`, the number of sequences.
   """
   totals = {"causal_loss": 0.0, "causal_accuracy": 0.0}
   tokens = sequences = 0
@@ -107,8 +107,7 @@ def evaluate_causal(program: ModelProgram, params, batches: Batches) -> dict:
   for batch, results, _ in _results(program, params, batches, read):
     used = batch["sequence_mask"]
     owners = np.asarray(losses.next_token_owners(batch))
-    numbers = np.arange(1, used.shape[1] + 1)
-    targets = (owners[:, None, :] == numbers[None, :, None]).sum(-1)  # [B, M]
+    targets = _belongs(owners, used.shape[1]).sum(-1)  # [B, M]
     for name in totals:
       totals[name] += float((results[name][0].astype(np.float64) * targets).sum())
     tokens += int(targets.sum())
@@ -141,8 +140,8 @@ def evaluate_pretraining(
     `unigram_mlm_accuracy`, the accuracy of always predicting the most frequent token, on
     the same masked tokens; with a next-sentence head `nsp_loss`, `nsp_accuracy` and
     `nsp_majority_accuracy`, the accuracy of always predicting the more frequent label;
-    `mlm_accuracy_by_length`, a list of objects with a quarter of the row length in tokens,
-    `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and
+    `mlm_accuracy_by_length`, one object per quarter of the row length: `from` and `to` in
+    tokens, `sequences` (those with a masked token), `mlm_accuracy` and `mlm_loss`; and
     `sequences`, the number of all sequences.
   """
   columns = defaultdict[str, list[np.ndarray]](list)
@@ -153,13 +152,12 @@ def evaluate_pretraining(
     for name, (values, counts) in results.items():
       columns[name].append(values[used])
       columns[f"{name}_counts"].append(counts[used])
-    numbers = np.arange(1, used.shape[1] + 1)
-    belongs = batch["mlm_segment_ids"][:, None, :] == numbers[None, :, None]
+    belongs = _belongs(batch["mlm_segment_ids"], used.shape[1])
     hits = (belongs & (batch["mlm_labels"] == unigram_token)[:, None, :]).sum(-1)
     hit_rates = hits / np.maximum(belongs.sum(-1), 1)
     columns["unigram_mlm_accuracy"].append(hit_rates[used])
     columns["labels"].append(batch["sequence_labels"][used])
-    lengths = (batch["segment_ids"][:, None, :] == numbers[None, :, None]).sum(-1)
+    lengths = _belongs(batch["segment_ids"], used.shape[1]).sum(-1)
     columns["lengths"].append(lengths[used])
 
   values = {name: np.concatenate(parts) for name, parts in columns.items()}
@@ -263,7 +261,7 @@ def embed(
 
   Args:
     program, params, batches: as for `predict`, but the head is "encoder".
-    pooling: mean, cls or pooled, as in the outputs of `model.BertModel`.
+    pooling: mean, cls or pooled, as in the outputs of `model.bert.BertModel`.
   """
   found: dict[tuple[int, ...], np.ndarray] = {}
   for batch, _, outputs in _results(program, params, batches, _EMBEDDED):
@@ -295,6 +293,12 @@ def _by_number(name: str, values: np.ndarray, batch) -> dict[tuple[int, ...], np
   return dict(zip(numbers, take_apart(name, values, batch), strict=True))
 
 
+def _belongs(owners: np.ndarray, max_sequences: int) -> np.ndarray:
+  """int[B, K] -> bool[B, M, K], which items belong to which sequence of their pack."""
+  numbers = np.arange(1, max_sequences + 1)
+  return owners[:, None, :] == numbers[None, :, None]
+
+
 def take_apart(
   name: str, values: np.ndarray, batch: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
@@ -319,10 +323,9 @@ def take_apart(
   used = np.asarray(batch["sequence_mask"])
   if name.startswith("sequence_"):
     return list(values[used])
-  segment_ids = np.asarray(batch["segment_ids"])
   rows, slots = np.nonzero(used)
   starts = np.asarray(batch["cls_positions"])[rows, slots]
-  numbers = np.arange(1, used.shape[1] + 1)
-  lengths = (segment_ids[:, None] == numbers[:, None]).sum(-1)[rows, slots]
+  belongs = _belongs(np.asarray(batch["segment_ids"]), used.shape[1])
+  lengths = belongs.sum(-1)[rows, slots]
   places = zip(rows.tolist(), starts.tolist(), (starts + lengths).tolist(), strict=True)
   return [values[row, start:stop] for row, start, stop in places]

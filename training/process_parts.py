@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
 
-from model.files import parse_json
+from packing.files import parse_json
 
 PARTS = "parts"  # in a checkpoint
 _SHA256 = "sha256"

@@ -111,14 +111,15 @@ class TrainingProgram(ModelProgram):
     config, mesh, head: as for `ModelProgram`; the whole state is split along `fsdp`.
     optimizer: an Optax transformation.
     seed: of the initial parameters and of dropout.
-    loss_unit: the unit that has equal weight in the loss; a key of `model.LOSS_UNITS`.
+    loss_unit: the unit that has equal weight in the loss; one of `model.LOSS_UNITS`.
     accumulate: micro-batches per step. Their losses and gradients are summed and divided
       by the counts of the whole batch, so the step equals that of the whole batch. The
       batch size must be a multiple of `accumulate` times the number of devices.
     pair_loss: the loss of the head "encoder", over all texts of a step.
 
   Raises:
-    ConfigError: JAX_PLATFORMS excludes the CPU, on which parameters are drawn.
+    ConfigError: JAX_PLATFORMS excludes the CPU, on which parameters are drawn; or a device
+      would hold more than 1.05 / fsdp of the state.
   """
 
   def __init__(
@@ -144,6 +145,7 @@ class TrainingProgram(ModelProgram):
     self._accumulate = accumulate
     self._abstract = jax.eval_shape(self._state_of, self._abstract_params)
     self._shardings = split_state(mesh, self._abstract)
+    self._check_split()
     self._split = jax.tree.map(lambda x: x.spec, self._shardings["params"])
     self.train_step_name = self._train_step.__name__  # as JAX's events report it
     self.train_step = jax.jit(
@@ -159,11 +161,7 @@ class TrainingProgram(ModelProgram):
     Args:
       params: a nested dictionary of parameters to start from; by default they are
         initialised at random.
-
-    Raises:
-      ConfigError: a device would hold more than 1.05 / fsdp of the state.
     """
-    self._check_split()
     if params is None:
       params = draw_params(self.config, self.head, seed=self._seed)
     params = jax.device_get(params)

@@ -11,9 +11,9 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from model.files import whole_file
 from packing import Histogram
 from packing.commands.pictures import draw_rows
+from packing.files import whole_file
 
 plt.style.use("packing.pictures")
 

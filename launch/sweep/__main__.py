@@ -36,7 +36,7 @@ from launch.settings import RunSettings
 from launch.sweep import jobs
 from launch.sweep import picture as sweep_picture
 from launch.sweep.file import Run, Sweep, load_sweep
-from launch.sweep.table import BASELINES, COLUMNS, differences, pooled, table
+from launch.sweep.table import BASELINES, COLUMNS, differences, pooled, records, table
 from packing import InputError
 from packing.commands.program import Parser, fail, positive
 from packing.files import write_json, write_text
@@ -116,7 +116,7 @@ def _row(
 
 def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, str]):
   """Writes `sweep.json`, `sweep.md` and, once a run is finished, `sweep.png`."""
-  write_json(folder / "sweep.json", {"arms": arms})
+  write_json(folder / "sweep.json", {"arms": arms, "tables": records(arms)})
   failed = "".join(f"\n- {name}: {error}" for name, error in failures.items())
   write_text(
     folder / "sweep.md",

@@ -41,11 +41,34 @@ def pooled(values: Sequence[float]) -> dict[str, Any]:
   return {"mean": float(np.mean(values)), "sd": sd, "values": list(values)}
 
 
+def records(arms: Sequence[Mapping]) -> dict[str, list[dict[str, str]]]:
+  """The cells of both tables by column, for documents: `results` and `differences`."""
+  tables = {"results": _results(arms), "differences": _differences(arms)}
+  return {
+    name: [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    for name, rows in tables.items()
+  }
+
+
 def table(arms: Sequence[Mapping]) -> str:
   """The arms in Markdown: mean ± standard deviation.
 
   The last row is the baseline over the runs of all arms, if there is one.
   """
+  return _aligned(_results(arms), left=len(arms[0]["point"]))
+
+
+def differences(arms: Sequence[Mapping]) -> str:
+  """How much each arm has more than the first, in Markdown: mean and 95 % interval.
+
+  Runs with the same seed are compared, and finished ones only. "" without two such pairs.
+  """
+  rows = _differences(arms)
+  return _aligned(rows, left=len(arms[0]["point"])) if rows else ""
+
+
+def _results(arms: Sequence[Mapping]) -> list[list[str]]:
+  """The lines of `table`, the first with the titles of columns."""
   titles = list(arms[0]["point"])
   lines = [([str(value) for value in arm["point"].values()], arm) for arm in arms]
   figures = [run["figures"] for arm in arms for run in arm["runs"] if run["finished"]]
@@ -56,14 +79,11 @@ def table(arms: Sequence[Mapping]) -> str:
       row[name] = pooled(values)
   if len(row) > 1:
     lines.append((["most-frequent baseline", *[""] * (len(titles) - 1)], row))
-  return _markdown(titles, lines)
+  return _lines(titles, lines)
 
 
-def differences(arms: Sequence[Mapping]) -> str:
-  """How much each arm has more than the first, in Markdown: mean and 95 % interval.
-
-  Runs with the same seed are compared, and finished ones only. "" without two such pairs.
-  """
+def _differences(arms: Sequence[Mapping]) -> list[list[str]]:
+  """The lines of `differences`, the first with the titles of columns; [] without pairs."""
   first, *others = arms
   rows = []
   for arm in others:
@@ -78,14 +98,14 @@ def differences(arms: Sequence[Mapping]) -> str:
       rows.append((head, of_columns))
   names = [name for name in _COMPARED if any(name in found for _, found in rows)]
   if not names:
-    return ""
+    return []
   lines = [[*first["point"], "pairs", *(COLUMNS[name][0] for name in names)]]
   for (point, number), found in rows:
     cells = [
       _difference(found[name], COLUMNS[name][1]) if name in found else "" for name in names
     ]
     lines.append([*point, number, *cells])
-  return _aligned(lines, left=len(first["point"]))
+  return lines
 
 
 def _pairs(arm: Mapping, first: Mapping) -> list[tuple[Mapping, Mapping]]:
@@ -104,8 +124,10 @@ def _difference(difference: Difference, form: str) -> str:
   return f"{mean} ({low} to {high})"
 
 
-def _markdown(titles: Sequence[str], lines: Sequence[tuple[list[str], Mapping]]) -> str:
-  """A table, from lines of the first cells and of figures."""
+def _lines(
+  titles: Sequence[str], lines: Sequence[tuple[list[str], Mapping]]
+) -> list[list[str]]:
+  """The lines of a table, from the first cells of each and its figures."""
   columns = {k: v for k, v in COLUMNS.items() if any(k in row for _, row in lines)}
   rows = [[*titles, "n", *(title for title, _ in columns.values())]]
   for head, row in lines:
@@ -118,7 +140,7 @@ def _markdown(titles: Sequence[str], lines: Sequence[tuple[list[str], Mapping]])
           cell += f" ± {form.format(row[name]['sd'])}"
       cells.append(cell)
     rows.append(cells)
-  return _aligned(rows, left=len(titles))
+  return rows
 
 
 def _aligned(rows: Sequence[Sequence[str]], *, left: int) -> str:

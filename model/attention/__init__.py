@@ -3,7 +3,8 @@
 Every implementation has the same interface, `attention`, and computes the same function: a
 token attends to the tokens with its own segment id, in a causal model only up to itself.
 `auto` takes the fastest that this device can run. An implementation that is given by name
-and cannot do this raises an error; it is not replaced by another one.
+and cannot do this raises an error; it is not replaced by another one, except in local
+layers: `xla` computes those of `cudnn` and `cudnn_packed`.
 
 A kernel for GPUs or TPUs is compared with `xla` on the device before its first use, since
 some versions of such kernels are wrong for some shapes (docs/model.md).
@@ -97,8 +98,8 @@ def attention(
     [B, S, N, H], in the dtype of `value`.
 
   Raises:
-    AttentionError: the implementation does not support the dropout, the bias, the window,
-      the dtype, the shape or the device.
+    AttentionError: the implementation does not support the dropout, the bias, the mask, the
+      dtype, the shape or the device.
   """
   spec = spec or AttentionSpec()
   if dropout_key is None:

@@ -201,7 +201,7 @@ class Kernel(NamedTuple):
   takes_window: bool = False
   splits_rows: bool = True  # whether XLA can split its rows over devices
   skips: bool = False  # whether pairs of tokens of different sequences cost nothing
-  masks: tuple[str, ...] = tuple(ATTENTION_MASKS)
+  masks: tuple[str, ...] = ATTENTION_MASKS
 
 
 _SPLASH_BLOCKS = (

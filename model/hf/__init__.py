@@ -16,7 +16,7 @@ import safetensors
 import safetensors.numpy
 
 from model.config import BertConfig, ModelConfig
-from model.files import whole_folder, write_json
+from model.files import whole_folder
 from model.gpt2 import Gpt2Config
 from model.hf import names, tensors
 from model.hf.config import (
@@ -50,6 +50,7 @@ from model.weights import (
   open_folder,
   shapes_of,
 )
+from packing.files import write_json
 
 
 def head_of(params: Params) -> str:

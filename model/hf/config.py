@@ -11,12 +11,12 @@ import jax.numpy as jnp
 
 import packing
 from model.config import VARIANTS, BertConfig, EncoderConfig, ModelConfig
-from model.files import parse_json
 from model.gpt2 import Gpt2Config
 from model.hf.tokenizer import SPECIAL_TOKENS
 from model.models import MODELS, model_of
 from model.modern_bert import ModernBertConfig
 from model.weights import Vocabulary, WeightsError
+from packing.files import parse_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -193,7 +193,7 @@ def read_config(directory: pathlib.Path) -> tuple[str, ModelConfig, tuple[str, .
   """Reads the head, the config, and the names of the classes.
 
   The names that transformers makes up, LABEL_0 and so on, are left out. Only a model that
-  classifies sequences has names.
+  classifies sequences or tokens has names.
 
   Raises:
     WeightsError: names the value that this model does not support.
@@ -309,6 +309,12 @@ def _read_layers(path: pathlib.Path, value: dict) -> dict:
   }
   layers, rotary = value.get("layer_types"), value.get("rope_parameters") or {}
   if isinstance(layers, list):
+    num_layers = value.get("num_hidden_layers")
+    if len(layers) != num_layers:
+      raise WeightsError(
+        f"{path}: layer_types has {len(layers)} layers, but num_hidden_layers is "
+        f"{json.dumps(num_layers)}. Correct one of them."
+      )
     others = range(1, len(layers))
     fields["global_every"] = next((n for n in others if layers[n] == _GLOBAL), len(layers))
     regular = _layer_types(len(layers), fields["global_every"])

@@ -6,12 +6,16 @@ import pathlib
 import shutil
 from typing import Any, NamedTuple
 
-from model.files import parse_json, write_json
+from model.hf.tokenizer import lowercases
 from model.weights import StoredModel, WeightsError
+from packing.files import parse_json, write_json
 
 MODULES = "modules.json"
 _MODULES = ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]
-_TRANSFORMER, _PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
+_KINDS = "bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"
+# Settings of the transformer; sentence-transformers takes the first file that has any.
+_TRANSFORMERS = [f"sentence_{kind}_config.json" for kind in _KINDS]
+_PROMPTS = "config_sentence_transformers.json"
 _NO_LIMIT = 1_000_000_000  # tokenizers without a limit have a larger one
 _FLAGS = "cls_token", "mean_tokens"  # of a pooling's config; newer files have a name
 _MODES = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
@@ -50,7 +54,7 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
   if not path.exists():
     _refuse_without_modules(folder)
     return Pooling(instead or "mean")
-  own, normalized = _read(folder / _TRANSFORMER), "Normalize" in _modules(folder)
+  (own_path, own), normalized = _own(folder), "Normalize" in _modules(folder)
   prompts = _read(folder / _PROMPTS)
   texts, name = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
   if not isinstance(texts, dict) or not isinstance(name, str | None):
@@ -60,13 +64,13 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
       f"{folder / _PROMPTS} puts {prompt!r} before each text. Put it there yourself, and "
       "set default_prompt_name to null."
     )
-  if own.get("do_lower_case") and not (stored.vocabulary and stored.vocabulary.lowercase):
+  if own.get("do_lower_case") and not lowercases(folder, stored.vocabulary):
     raise WeightsError(
-      f"{folder / _TRANSFORMER} has do_lower_case, but its tokenizer does not lowercase. "
-      "Lowercase text yourself, and set it to false."
+      f"{own_path} has do_lower_case, but its tokenizer does not lowercase. Lowercase text "
+      "yourself, and set it to false."
     )
   mode = instead or _mode(folder)
-  longest = _max_length(folder, own)
+  longest = _max_length(folder)
   if longest and longest >= stored.config.max_position_embeddings:
     longest = None
   what = [f"pooling {mode}{', by --embed, not its own' if instead else ''}"]
@@ -77,7 +81,7 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
 
 def _refuse_without_modules(folder: pathlib.Path):
   """Refuses files of sentence-transformers that nothing says how to combine."""
-  left = [name for name in (_TRANSFORMER, "1_Pooling") if (folder / name).exists()]
+  left = [x for x in (*_TRANSFORMERS, "1_Pooling") if (folder / x).exists()]
   if left:
     raise WeightsError(
       f"{folder} has {' and '.join(left)}, but no {MODULES} to say how they are used. Copy "
@@ -108,7 +112,7 @@ def write_pooling(folder: pathlib.Path, pooling: Pooling, *, width: int):
   path = _config_of_pooling(folder)
   path.parent.mkdir(exist_ok=True)
   write_json(path, {"word_embedding_dimension": width} | flags)
-  write_json(folder / _TRANSFORMER, {"max_seq_length": pooling.max_length})
+  write_json(folder / _TRANSFORMERS[0], {"max_seq_length": pooling.max_length})
 
 
 def copy_pooling(source: pathlib.Path, folder: pathlib.Path):
@@ -128,8 +132,8 @@ def copy_pooling(source: pathlib.Path, folder: pathlib.Path):
     if (source / name).exists():
       (folder / name).parent.mkdir(exist_ok=True)
       shutil.copyfile(source / name, folder / name)
-  own = _read(source / _TRANSFORMER)
-  write_json(folder / _TRANSFORMER, own | {"max_seq_length": _max_length(source, own)})
+  own = _own(source)[1] | {"max_seq_length": _max_length(source)}
+  write_json(folder / _TRANSFORMERS[0], own)
 
 
 def _modules(folder: pathlib.Path) -> dict[str, str]:
@@ -167,15 +171,22 @@ def _mode(folder: pathlib.Path) -> str:
   return _MODES[modes[0]]
 
 
-def _max_length(folder: pathlib.Path, own: dict) -> int | None:
+def _own(folder: pathlib.Path) -> tuple[pathlib.Path, dict]:
+  """The settings of the transformer, and their file."""
+  paths = [folder / name for name in _TRANSFORMERS]
+  return next(((path, own) for path in paths if (own := _read(path))), (paths[0], {}))
+
+
+def _max_length(folder: pathlib.Path) -> int | None:
   """The most tokens of a text, without the model's own limit, as sentence-transformers."""
+  path, own = _own(folder)
   longest = own.get("max_seq_length")
   if longest is None:
     longest = _read(folder / "tokenizer_config.json").get("model_max_length")
     if not isinstance(longest, int) or longest > _NO_LIMIT:
       return None
   if type(longest) is not int or longest < 1:
-    raise _damaged(folder / _TRANSFORMER, f"max_seq_length={longest!r}")
+    raise _damaged(path, f"max_seq_length={longest!r}")
   return longest
 
 

@@ -18,8 +18,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from model.files import parse_json, write_json, write_text
 from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
+from packing.files import parse_json, write_json, write_text
 
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
 BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # one of them; the latter with its merges
@@ -170,6 +170,23 @@ def read_byte_level_tokens(path: pathlib.Path) -> tuple[str, ...]:
     return _in_order(_read_json(path), path.name)
 
 
+def lowercases(directory: pathlib.Path, vocabulary: Vocabulary | None) -> bool:
+  """Whether the tokenizer of a folder lowercases text.
+
+  Args:
+    directory: the folder of the model, in this project's format or in Hugging Face's.
+    vocabulary: its vocabulary.
+
+  Raises:
+    WeightsError: the `tokenizer.json` is damaged.
+  """
+  path = directory / _FAST
+  if not vocabulary or not vocabulary.by_json or not path.exists():
+    return bool(vocabulary and vocabulary.lowercase)
+  with _explained(str(path)):
+    return _lowercases(_read_fast(path)["normalizer"] or {})
+
+
 def write_tokenizer(
   directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int, token_types: int = 2
 ):
@@ -279,6 +296,12 @@ def _read_json(path: pathlib.Path) -> dict:
 def _read_fast(path: pathlib.Path) -> dict[str, Any]:
   """A tokenizer.json as this version of tokenizers writes it."""
   return json.loads(tokenizers.Tokenizer.from_file(str(path)).to_str())
+
+
+def _lowercases(normalizer: dict[str, Any]) -> bool:
+  """Whether a normalizer of a tokenizer.json lowercases, itself or in one of its parts."""
+  itself = normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True
+  return itself or any(map(_lowercases, normalizer.get("normalizers", ())))
 
 
 def _word_pieces(tokens: tuple[str, ...], lowercase: bool) -> tokenizers.Tokenizer:

@@ -284,23 +284,26 @@ def _verify(
       dtype=jnp.dtype(dtype),
       param_dtype=np.promote_types(dtype, np.float32),
     )
+    row_length = ROW_LENGTH
+    if not getattr(config, "position_reset", True):  # positions count to the row's end
+      row_length = min(ROW_LENGTH, config.max_position_embeddings)
     try:
-      for needs in attention.needs_of(config, ROW_LENGTH):
+      for needs in attention.needs_of(config, row_length):
         kernels.check_kernel(row.implementation, needs)
     except kernels.AttentionError as error:
       return dataclasses.replace(row, not_run=str(error))
     try:
-      attention.check_model(config, ROW_LENGTH)
+      attention.check_model(config, row_length)
     except kernels.AttentionError as error:  # it is wrong or does not run: a row that fails
       return dataclasses.replace(row, failed=str(error))
     if params is None:
       params = _random_params(config, name)
     model = nnx.merge(abstract_model(config, name)[0], params)
     sequences = _random_sequences(config, name)
-    packs = first_fit(sequences, ROW_LENGTH)
-    batch = lay_out([[sequences[i] for i in pack] for pack in packs], row_length=ROW_LENGTH)
+    packs = first_fit(sequences, row_length)
+    batch = lay_out([[sequences[i] for i in pack] for pack in packs], row_length=row_length)
 
-    sizes = {d.output: d.size for d in differences(model, sequences, row_length=ROW_LENGTH)}
+    sizes = {d.output: d.size for d in differences(model, sequences, row_length=row_length)}
     gradients = sizes.pop("gradients")
     of_losses = {k: v for k, v in sizes.items() if k.endswith(("_loss", "_accuracy"))}
     influences = [leak.size for leak in find_leaks(model, batch)]

@@ -221,7 +221,11 @@ def test_seeds_are_pooled_and_what_failed_is_told(tmp_path):
   assert sweep_table.table(arms) in written
   assert "- attention_mask=none,seed=1: train.py: no" in written
   found = json.loads((tmp_path / "sweep.json").read_text())
-  assert found == {"arms": arms}
+  assert found == {"arms": arms, "tables": sweep_table.records(arms)}
+  first, second = found["tables"]["results"]
+  assert first["masked-token accuracy"] == "40.00% ± 26.46%"
+  assert (second["attention_mask"], second["n"]) == ("none", "1")
+  assert found["tables"]["differences"] == []
   assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -316,6 +316,11 @@ CONFIGS = [
   (TAGS, {"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2\..* more"),
   (GPT2, {"activation_function": "gelu"}, 'activation_function is "gelu".*"gelu_new"'),
   (GPT2, {"n_embd": None}, "hidden_size is None; expected a whole number"),
+  (
+    MODERN[0],
+    {"layer_types": ["full_attention", "sliding_attention"]},
+    "layer_types has 2 layers, but num_hidden_layers is 3",
+  ),
 ]
 
 

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import pathlib
 import re
 
 import jax
@@ -7,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 
 from model import __main__ as command
-from model import attention, gpt2, masks
+from model import attention, gpt2, hf, masks
 from model.attention import kernels
 from model.testing import verify
 
+GOLDEN = pathlib.Path(__file__).parent / "golden"
 CASE = ("question answering", "xla", "float32")
 CAUSAL = ("next tokens, ALiBi", "xla", "float32")
 PASSES = verify.Row(*CASE, 1e-7, 0.0, 2e-7, 1e-5, influence=0.0, limit=1e-5)
@@ -50,6 +52,21 @@ def test_what_cannot_be_run_says_why(head, implementation, dtype, reason):
   assert (row.passes, row.outputs) == (None, None)
   told = f"Not run, {implementation}: attention_impl={implementation} {reason}"
   assert re.search(told, verify.table([row]))
+
+
+def test_positions_that_continue_through_the_row_are_verified_in_rows_that_they_reach(
+  monkeypatch,
+):
+  """The paper's ablation: no sequence influences another, but packing moves each."""
+  stored = hf.open_model(GOLDEN / "BertForTokenClassification")
+  assert stored.config.max_position_embeddings < verify.ROW_LENGTH
+  config = dataclasses.replace(stored.config, position_reset=False)
+  monkeypatch.setattr(verify, "DTYPES", ("float32",))
+  stored = dataclasses.replace(stored, config=config)
+  row, *others = verify.verify(stored=stored, reference=False)
+  assert row.influence == 0
+  assert row.outputs > row.limit
+  assert all("row length" in x.not_run or "runs only on" in x.not_run for x in others)
 
 
 @pytest.mark.parametrize("name", ["outputs", "losses", "gradients", "reference"])

@@ -1,5 +1,6 @@
 """A model's folder on disk, and python -m model."""
 
+import errno
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from orbax.checkpoint import v1 as ocp
 from model import files, hf, weights
 from model.__main__ import main
 from model.weights import Vocabulary, WeightsError, choose_step
+from packing.files import NotWritten
 from tests import packs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -109,6 +111,10 @@ def test_a_checkpoint_of_another_step_is_refused(stored, tmp_path):
   ocp.save_checkpointables(path, {"params": params}, custom_metadata={"step": 12})
   with pytest.raises(WeightsError, match=r"13 is damaged, .*: it was saved as step 12\."):
     weights.open_folder(folder)
+  (path / "_CHECKPOINT_METADATA").write_text("{")
+  with pytest.raises(WeightsError, match="13 is damaged") as raised:
+    weights.open_folder(folder)
+  assert str(raised.value).count("Restore it") == 1
 
 
 def test_a_folder_is_written_where_a_link_points_to(tmp_path):
@@ -117,6 +123,40 @@ def test_a_folder_is_written_where_a_link_points_to(tmp_path):
     (folder / "file").touch()
   assert (tmp_path / "link").is_symlink()
   assert (tmp_path / "there" / "file").exists()
+
+
+def test_where_no_folder_can_be_created_is_told_before_any_work(tmp_path):
+  (tmp_path / "file").touch()
+  for place in (tmp_path / "file" / "out", pathlib.Path("/proc/out")):
+    with pytest.raises(NotWritten, match="no folder can be created in "):
+      files.check_new_folder(place)
+  files.check_new_folder(tmp_path / "new" / "out")
+  assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_told(tmp_path):
+  place = tmp_path / ("x" * 250)
+  with pytest.raises(NotWritten, match="name too long"), files.whole_folder(place):
+    pass
+
+
+CUT_SHORT = OSError("Error writing ...")
+CUT_SHORT.__cause__ = ValueError(f"Error writing a.kernel: {os.strerror(errno.ENOSPC)} [os")
+
+
+@pytest.mark.parametrize(
+  ("error", "told"),
+  [
+    (NotWritten("Cannot write a: No."), r"^Cannot write a: No\.$"),
+    (PermissionError(errno.EACCES, "Permission denied"), r"Permission denied\.$"),
+    (OSError(errno.EFBIG, os.strerror(errno.EFBIG)), r"\. Make room\.$"),
+    (CUT_SHORT, r"Error writing \.\.\.\. Make room\.$"),
+  ],
+)
+def test_a_folder_that_could_not_be_written_says_why_once(tmp_path, error, told):
+  """Room is asked for only where there is none."""
+  with pytest.raises(NotWritten, match=told), files.whole_folder(tmp_path / "out"):
+    raise error
 
 
 def test_a_damaged_checkpoint_is_told_in_a_few_words(stored, capfd):
@@ -160,7 +200,10 @@ def test_one_rule_chooses_a_runs_checkpoint(tmp_path):
   with pytest.raises(WeightsError, match="--step is 'last'; expected a number, or best"):
     choose_step(tmp_path, "last")
   (tmp_path / "checkpoints" / "6" / "_CHECKPOINT_METADATA").write_text("{")
-  with pytest.raises(WeightsError, match=r"checkpoints/6 is damaged, .* --step"):
+  with pytest.raises(WeightsError, match=r"checkpoints/6 is damaged, .* Restore it, or"):
+    choose_step(tmp_path)
+  save_metadata(tmp_path, 6, ["best"])
+  with pytest.raises(WeightsError, match="checkpoints/6 is damaged"):
     choose_step(tmp_path)
 
 

@@ -14,6 +14,7 @@ import pytest
 from model import weights
 from tests import packs
 from tests.training.test_step import make_batch, make_program
+from training import checkpoint
 from training.checkpoint import Checkpoints, fingerprint
 from training.mesh import make_mesh, state_share
 from training.optimizer import lamb
@@ -276,6 +277,18 @@ def test_when_all_are_broken_the_run_does_not_begin_anew_unasked(saved, program)
       restore(folder, program)
 
 
+def test_a_broken_checkpoint_that_was_moved_back_is_moved_away_again(saved, program):
+  folder, _ = saved
+  broken = folder / "checkpoints" / "broken"
+  for number in (0, 1):
+    shutil.copytree(folder / "checkpoints" / "30", broken / f"30.{number}")
+  shutil.rmtree(folder / "checkpoints" / "30")
+  cut_short(broken / "30.0")
+  (broken / "30.0").rename(folder / "checkpoints" / "30")
+  assert restore(folder, program).step == 20
+  assert sorted(path.name for path in broken.iterdir()) == ["30.0", "30.1"]
+
+
 def test_a_checkpoint_of_another_model_is_refused_and_stays(saved):
   folder, _ = saved
   with pytest.raises(weights.WeightsError, match="belongs to another model or optimizer"):
@@ -289,7 +302,7 @@ def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
   """A limit on the size of a file stands for the full disk."""
   folder, _ = saved
   state = program.init()
-  told = r"Step 40 could not .* Steps \[10, 20, 30\] are kept"
+  told = r"Step 40 could not .* Steps \[10, 20, 30\] are kept\. Make room, and run the same"
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
   try:
@@ -298,6 +311,16 @@ def test_a_failed_save_is_told_and_the_ones_before_are_kept(saved, program):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
   assert restore(folder, program).step == 30
+
+
+def test_no_room_is_asked_for_where_room_does_not_help(saved, program, monkeypatch):
+  def fail(_):
+    raise OSError(errno.EACCES, "Permission denied")
+
+  monkeypatch.setattr(checkpoint, "fingerprint", fail)
+  told = r"Permission denied\. Steps .* are kept\. Correct this, and run the same command"
+  with pytest.raises(OSError, match=told), Checkpoints(saved[0], keep=3) as checkpoints:
+    checkpoints.save(40, program.init(), RUN)
 
 
 def test_a_reader_leaves_a_save_in_progress_alone(saved, program):
