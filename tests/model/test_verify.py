@@ -59,8 +59,9 @@ def test_positions_that_continue_through_the_row_are_verified_in_rows_that_they_
 ):
   """The paper's ablation: no sequence influences another, but packing moves each."""
   stored = hf.open_model(GOLDEN / "BertForTokenClassification")
-  assert stored.config.max_position_embeddings < verify.ROW_LENGTH
-  config = dataclasses.replace(stored.config, position_reset=False)
+  bert = stored.config_as(BertConfig)
+  assert bert.max_position_embeddings < verify.ROW_LENGTH
+  config = dataclasses.replace(bert, position_reset=False)
   monkeypatch.setattr(verify, "DTYPES", ("float32",))
   stored = dataclasses.replace(stored, config=config)
   row, *others = verify.verify(stored=stored, reference=False)
