@@ -65,7 +65,7 @@ def pytest_runtest_setup(item: pytest.Item):
   for mark in item.iter_markers("extra"):
     for name in mark.args:
       if not importlib.util.find_spec(name):
-        pytest.skip(f"{name} is not installed; it is in an extra of pyproject.toml")
+        pytest.skip(f"{name} is not installed; an extra of pyproject.toml may bring it")
 
 
 def pytest_sessionstart(session):

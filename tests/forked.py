@@ -56,10 +56,15 @@ class Process(multiprocessing.context.ForkServerProcess):
     self.args = [str(word) for word in arguments]
     self._place = cwd or os.getcwd(), dict(os.environ if env is None else env)
     self._new_session = new_session
+    self._streams = self._make_streams()
+    self.start()
+
+  def _make_streams(self):
+    """What it reads, and where it prints and where its errors go."""
     folder = pathlib.Path(tempfile.mkdtemp())
     self.output, self._errors = folder / "out", folder / "err"
     self.output.touch()
-    self.start()
+    return os.devnull, self.output, self._errors
 
   @property
   def returncode(self) -> int | None:
@@ -79,17 +84,13 @@ class Process(multiprocessing.context.ForkServerProcess):
     if self.exitcode is None:
       os.kill(self.pid, number)
 
-  def _streams(self):
-    """What it reads, and where it prints and where its errors go."""
-    return os.devnull, self.output, self._errors
-
   def run(self):
     """In the new process, which turns into the program."""
     signal.alarm(_LIMIT)
     resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]  # its own
     if self._new_session:
       os.setsid()
-    read, *written = self._streams()
+    read, *written = self._streams
     os.dup2(os.open(read, os.O_RDONLY), 0)
     for number, path in enumerate(written, 1):
       os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
@@ -141,7 +142,7 @@ class Command(Process):
     if self.exitcode is None:
       raise subprocess.TimeoutExpired(self.args, timeout or 0)
 
-  def _streams(self):
+  def _make_streams(self):
     return self._pipe, self._log, self._log
 
 

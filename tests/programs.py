@@ -14,9 +14,10 @@ from tests import forked
 
 ROOT = pathlib.Path(__file__).parents[1]
 STEPS, SAVED_EVERY = 12, 4
+UNFINISHED = "*.orbax-checkpoint-tmp*"  # checkpoints that are being saved
 # For tests, and for what they start. Compiling takes most of their time: each program is
-# compiled once in this checkout, with few optimisations, and without XLA's emitters for
-# fusions, which take three times as long as the plain ones.
+# compiled once in this checkout for each set of XLA's flags, with few optimisations, and
+# without XLA's emitters for fusions, which take three times as long as the plain ones.
 XLA_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
 if jaxlib.version.__version_info__ < (0, 11):  # 0.11.2 does not know it, and stops at it
   XLA_FLAGS.append("--xla_cpu_use_fusion_emitters=false")
@@ -47,7 +48,7 @@ def fields(text):
 
 
 SETTINGS = fields(
-  "data.max_sequence_length=128 data.vocab_size=2000 data.held_out_fraction=0.03 "
+  "data.max_sequence_length=128 data.vocab_size=2000 data.held_out_fraction=0.01 "
   "train.throughput_rounds=0 "
   f"train.steps={STEPS} train.log_every=2 train.eval_every={STEPS // 2} "
   f"train.checkpoint_every={SAVED_EVERY} optimizer.warmup_steps=5 "
@@ -109,14 +110,15 @@ def begin(folder, workdir, *options, **others):
   return start(command(folder, workdir, *options), folder, **others)
 
 
-def begin_two(command, folder, request):
-  """Starts two processes that train one model, on two devices each."""
+def begin_two(command, folder, request, **variables):
+  """Starts two processes that train one model, on two devices each; as `start`."""
   with socket.socket() as server:
     server.bind(("localhost", 0))
     port = server.getsockname()[1]
   joined = ["--processes=2", f"--coordinator=localhost:{port}"]
+  variables["JAX_NUM_CPU_DEVICES"] = "2"
   both = [
-    start([*command, *joined, f"--process={number}"], folder, JAX_NUM_CPU_DEVICES="2")
+    start([*command, *joined, f"--process={number}"], folder, **variables)
     for number in range(2)
   ]
   for process in both:  # if one fails, none is left to wait for it

@@ -19,9 +19,8 @@ import time
 
 from model import weights
 from tests import programs
+from tests.programs import UNFINISHED
 from tests.stdlib_corpus import make_library
-
-UNFINISHED = "*.orbax-checkpoint-tmp*"
 
 
 def main() -> int:
@@ -68,7 +67,7 @@ def kill_once(folder: pathlib.Path, workdir: str, rng, seconds: float) -> str:
   awaited = rng.choice(later) if later and rng.random() < 0.5 else None
   end = time.monotonic() + (600 if awaited else rng.uniform(0, seconds))
   before = set(checkpoints.glob(UNFINISHED))
-  process = programs.begin(folder, workdir)
+  process = programs.begin(folder, workdir, **programs.READ_ONLY_CACHE)
   while process.poll() is None and time.monotonic() < end:
     if awaited and set(checkpoints.glob(f"{awaited}{UNFINISHED}")) - before:
       break

@@ -15,8 +15,8 @@ FOLDER = ROOT / "docs" / "notebooks"
 LARGEST = 200_000  # bytes of a file
 # The training notebook's steps are many; what is compared here, fewer say as well.
 LESS = {
-  "--config.train.steps=400": "--config.train.steps=40",
-  "--config.data.labels=": "--config.train.duration='2000 sequences' --config.data.labels=",
+  "--config.train.steps=400": "--config.train.steps=6",
+  "--config.data.labels=": "--config.train.duration='200 sequences' --config.data.labels=",
 }
 
 

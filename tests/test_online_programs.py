@@ -84,12 +84,12 @@ def test_a_run_on_a_stream_that_ends_too_early_is_saved(folder, documents):
 def two_on_a_stream(folder, documents, request):
   """Starts two processes of a run on a stream of two files."""
 
-  def begin(workdir, lines=documents):
+  def begin(workdir, lines=documents, **variables):
     for number in range(2):
       write(folder / f"of_{workdir}" / f"{number}.jsonl", lines[number::2])
     options = [*ONLINE, f"--config.data.stream=hf:{folder / f'of_{workdir}'}"]
     command = programs.command(folder, workdir, *options)
-    return programs.begin_two(command, folder, request)
+    return programs.begin_two(command, folder, request, **variables)
 
   return begin
 
@@ -100,7 +100,8 @@ def test_two_processes_on_a_stream_are_killed_and_end_with_the_same_bits(
   folder, two_on_a_stream
 ):
   for workdir in ("whole_pair", "killed_pair"):
-    processes = two_on_a_stream(workdir)
+    cache = programs.READ_ONLY_CACHE if workdir == "killed_pair" else {}
+    processes = two_on_a_stream(workdir, **cache)
     if workdir == "killed_pair":
       saved = folder / workdir / "checkpoints" / str(programs.SAVED_EVERY)
       programs.wait_for(processes[0], saved.is_dir)

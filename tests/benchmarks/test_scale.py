@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -56,7 +57,14 @@ def test_a_sequence_that_occurs_twice_or_not_at_all_is_noticed(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_row_for_each_number_and_writes_all(tmp_path, capsys):
+def test_the_command_prints_a_row_for_each_number_and_writes_all(
+  tmp_path, capsys, monkeypatch
+):
+  assert scale._alone(os.getpid) != os.getpid()
+  # Processes of a benchmark import JAX; here only the workers do.
+  monkeypatch.setattr(
+    scale, "_alone", lambda function, *args, **options: function(*args, **options)
+  )
   words = [
     "--sequences",
     "2000,3000",

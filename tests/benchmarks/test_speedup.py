@@ -8,8 +8,8 @@ import pytest
 
 import packing
 from benchmarks import speedup
+from lab.timing import models, steps
 from lab.timing import speedup as timing
-from lab.timing import steps
 from lab.timing.models import make_config
 
 
@@ -94,7 +94,11 @@ def test_ratios_of_time_are_taken_round_by_round():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_cpu")
-def test_a_short_run_prints_its_tables_and_what_the_device_lacks(tmp_path, capsys):
+def test_a_short_run_prints_its_tables_and_what_the_device_lacks(
+  tmp_path, capsys, monkeypatch
+):
+  for module in (models, steps):
+    monkeypatch.setattr(module, "VOCAB_SIZE", 97)  # which makes steps short
   written = tmp_path / "new" / "speedup.json"
   options = "--row-lengths=128 --size=tiny --tokens=300 --depth=2 --rounds=1"
   speedup.main([*options.split(), f"--json={written}"])

@@ -403,7 +403,8 @@ def small():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(runs, "SEEDS", 1)
     patch.setattr(runs, "TURNS", 2)
-    near = (*atom_size.layouts_of(runs.LARGE)[128], UNSHUFFLED)
+    fewer = (x for x in atom_size.layouts_of(runs.LARGE)[128] if x.atom >= 1)
+    near = (*fewer, UNSHUFFLED)
     patch.setattr(atom_size, "layouts_of", lambda _: {64: near})
     yield
 
@@ -432,7 +433,7 @@ class TestTheWholeStudy:
       "Packed, rows of 64",
     ]
     assert exhibits[0].state == "1 holds"
-    assert "6 of 6 layouts" in exhibits[0].finding
+    assert "4 of 4 layouts" in exhibits[0].finding
     where = f"trained on {machine()}; steps timed on {machine()}"
     assert exhibits[0].machine == where
     for exhibit in exhibits:
@@ -443,7 +444,7 @@ class TestTheWholeStudy:
   def test_runs_learn_and_are_evaluated_on_the_same_tokens(self, made):
     part, _ = made
     results = [json.loads(x.read_text()) for x in part.folder.glob("*/64/runs/*.json")]
-    assert len(results) == 9
+    assert len(results) == 7
     for run in results:
       assert run["nats"][0] == pytest.approx(np.log(400), abs=0.2)
       assert np.mean(run["nats"][-10:]) < run["nats"][0] - 0.5
@@ -476,7 +477,7 @@ class TestTheWholeStudy:
 
   def test_runs_that_diverge_are_reported(self, made, monkeypatch):
     part, _ = made
-    monkeypatch.setattr(atom_size, "layouts_of", lambda _: {64: (PACKED, PADDING)})
+    monkeypatch.setattr(atom_size, "layouts_of", lambda _: {64: (PACKED,)})
     monkeypatch.setitem(runs.OVERRIDES, "optimizer.learning_rate", 1e30)
-    with pytest.raises(Stopped, match=r"2 of 2 runs failed\. .* not finite"):
+    with pytest.raises(Stopped, match=r"1 of 1 runs failed\. .* not finite"):
       atom_size.exhibits(part, scale=TINY)

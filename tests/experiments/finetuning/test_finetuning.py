@@ -87,7 +87,6 @@ def real(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_whole_study_on_real_files(real, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)  # compiled programs are kept here
   short = {arm: fields | real_tasks.QUICK for arm, fields in finetuning.ARMS.items()}
   short["packed"]["train.throughput_rounds"] = 2
   monkeypatch.setattr(finetuning, "ARMS", short)
