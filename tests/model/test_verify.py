@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from model import __main__ as command
 from model import BertConfig, attention, gpt2, hf, masks
+from model import __main__ as command
 from model.attention import kernels
 from model.testing import verify
 
