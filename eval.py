@@ -119,7 +119,7 @@ def main():
 
 def as_flags(words: list[str]) -> list[str]:
   """Converts a folder to --workdir, and adds the run's own config as --config."""
-  words = [word for word in words if word.lstrip("-") != "workdir"]  # the folder follows
+  words = [word for word in words if word not in ("-workdir", "--workdir")]
   has_folder = not all(word.startswith("-") for word in words)
   words = [word if word.startswith("-") else f"--workdir={word}" for word in words]
   named = [w.partition("=")[2] for w in words if w.lstrip("-").startswith("workdir=")]

@@ -13,12 +13,12 @@ weights, with AdamW and without dropout; each runs in every dtype. In each round
 trains on every sequence twice: once with its steps queued, one after another and with one
 wait at the end, and once with each step awaited before the next. These blocks come in
 random order. The first round is not counted; ratios are taken per round, of queued steps or
-of awaited ones. Before the rounds,
-each way takes two steps on a few sequences: equal losses show that all ways do the same
-work. The time of a step includes the transfer of the arrays to the device, but not making
-them. Processor time of all threads is reported beside wall-clock time. Other programs
-affect it less, but threads of a pool that spin while they wait count as working. Freed
-memory is kept for the next step, for all ways (training/memory.py).
+of awaited ones. Before the rounds, each way takes two steps on a few sequences: equal
+losses show that all ways do the same work. The time of a step includes the transfer of the
+arrays to the device, but not making them. Processor time of all threads is reported beside
+wall-clock time. Other programs affect it less, but threads of a pool that spin while they
+wait count as working. Freed memory is kept for the next step, for all ways
+(training/memory.py).
 
 Peers are Hugging Face's BERT or ModernBERT in PyTorch, on the CPU, in bfloat16 by
 `torch.autocast`; `make reference` installs them. They are left out with any other device.

@@ -75,8 +75,7 @@ def check_prepared(data: Data, settings: Mapping):
       held out, or the manifest is damaged.
   """
   there, directory = _settings(settings), data.directory
-  others = "labels", "cross_documents", "min_words"
-  set_by_run = [name for name in others if getattr(data, name)]
+  set_by_run = [x for x in ("labels", "cross_documents") if getattr(data, x)]
   for name in ("task", "max_sequence_length", *set_by_run):
     found, ours = getattr(there, name), getattr(data, name)
     expected = f"{ours!r}, as in the config, or another --config.data.directory"

@@ -71,10 +71,7 @@ def settings_of(config: ConfigDict, given: Collection[str] = ()) -> RunSettings:
     raise ConfigError(
       f"The config has no field {name!r}. Begin its file with configs.base.get_config()."
     )
-  for steps, duration in _DURATIONS.items():
-    if steps in given and duration not in given:
-      values[duration] = ""
-  return RunSettings.of(values)
+  return RunSettings.of(values | dict.fromkeys(replaced_durations(given), ""))
 
 
 # ------------------------------------------------------------------ files, and the command
@@ -83,6 +80,15 @@ def settings_of(config: ConfigDict, given: Collection[str] = ()) -> RunSettings:
 def read_settings(file: str, options: Sequence[str] = ()) -> RunSettings:
   """The run that a config file describes, with the arguments of `read_config`."""
   return settings_of(read_config(file, options), names_of(options))
+
+
+def replaced_durations(given: Collection[str]) -> set[str]:
+  """The durations that numbers of steps replace, if these fields are given."""
+  return {
+    duration
+    for steps, duration in _DURATIONS.items()
+    if steps in given and duration not in given
+  }
 
 
 def settings_of_flags() -> RunSettings:
@@ -216,7 +222,7 @@ Written by `python -m launch.door > docs/config.md`, from the classes of a run's
 files in `configs/` change some defaults, and the command line changes any, such as
 `--config.train.steps=400`. Before any work, a run rejects unknown fields, values of another
 type than the default, unusable values, and fields of other kinds of models, rows, pairs and
-optimizers. Of the fields that shape a dataset, some mean nothing for a task, as they say.
+optimizers. Some fields of `data` shape only datasets of the tasks that they name.
 Where a field is a choice, its values are listed, with the default in bold.
 [training.md](training.md) says what a run does with them."""
 

@@ -161,7 +161,7 @@ class TrainingRun:
     if step > steps:
       field = "duration" if self.settings.train.duration else "steps"
       raise ConfigError(
-        f"The run is at step {step}; with packing, the config comes to {steps}. Raise "
+        f"The run is at step {step}; its recipe comes to {steps} steps. Raise "
         f"--config.train.{field}, or give another --workdir."
       )
     try:

@@ -243,6 +243,7 @@ def test_a_full_disk_is_told_with_what_to_do(folder, tmp_path):
     ("eval.py", 2, "Expected the folder of a run, such as runs/mine. See --help"),
     ("eval.py runs/nope", 2, "Restore it, or name a folder such as runs/mine"),
     ("eval.py --workdir runs/nope", 2, "Cannot read runs/nope/config.json"),
+    ("eval.py workdir", 2, "Cannot read workdir/config.json"),
   ],
 )
 def test_help_teaches_and_both_flags_are_required(words, status, text):

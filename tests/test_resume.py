@@ -140,7 +140,7 @@ def test_a_changed_config_is_refused_unless_told_so_and_possible(folder, copy):
   for option, message in {
     "optimizer.name=adamw": "optimizer.name was 'lamb' and is now 'adamw'",
     "train.micro_batch_size=3": "expected 0, or a divisor of train.batch_size=20",
-    "train.steps=8": f"The run is at step {STEPS}; with packing, the config comes to ",
+    "train.steps=8": f"The run is at step {STEPS}; its recipe comes to ",
     "packing.max_sequences_per_pack=2": "packing.max_sequences_per_pack was ",
   }.items():
     refused(folder, copy, message, f"--config.{option}", CHANGED)

@@ -158,9 +158,10 @@ class Checkpoints:
       yield
     except (OSError, ValueError) as error:  # TensorStore raises ValueError on a full disk
       remedy = "Make room" if is_full(error) else "Correct this"
-      why = weights.beginning(error).rstrip(".")
+      why = weights.beginning(error)
+      why += "" if why.endswith(".") else "."
       raise OSError(
-        f"Step {step} could not be saved in {self._folder}: {why}. "
+        f"Step {step} could not be saved in {self._folder}: {why} "
         f"Steps {self.steps} are kept. {remedy}, and run the same command again."
       ) from error
 

@@ -9,7 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.data import check_data
-from launch.door import ROOT, call, changed, names_of, read_config, settings_of
+from launch.door import (
+  ROOT,
+  call,
+  changed,
+  names_of,
+  read_config,
+  replaced_durations,
+  settings_of,
+)
 from launch.machine import check_machine
 from launch.settings import RunSettings
 from model import IMPLEMENTATIONS
@@ -87,11 +95,14 @@ def make_sweep(
   given = names_of(options)
   runs: dict[str, Run] = {}
   for arm, point, fields in _points(spec):
-    if both := sorted(given & fields.keys()):
+    if both := sorted((given | replaced_durations(given)) & fields.keys()):
       raise ConfigError(
-        f"--config.{both[0]} is given, but {where} sets it for {arm!r}. Leave out one."
+        f"{where} sets {both[0]} for {arm!r}, but an option sets or replaces it. Leave out "
+        "one."
       )
-    fields = {k: v for k, v in spec["overrides"].items() if k not in given} | fields
+    above = given | fields.keys()
+    hidden = given | replaced_durations(above)
+    fields = {k: v for k, v in spec["overrides"].items() if k not in hidden} | fields
     name = _name(arm, fields if _SEED in spec["grid"] else {})
     of_run = f"{where}, run {name}"
     config = changed(base, fields, where=of_run)

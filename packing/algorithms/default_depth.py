@@ -82,7 +82,7 @@ def choose_depth(
     return 1
   problem = geometry.problem(histogram)
   if algorithm == "auto" and problem.sizes.size > MAX_LENGTHS:
-    algorithm = "lpfhp"  # auto takes the best of lpfhp, bfd and mbs then
+    algorithm = "lpfhp"  # auto then tries it, bfd and mbs; it is the fastest of them
   deepest = min(most_items(problem), histogram.num_sequences)
   if algorithm not in _BY_BOUND:
     plan = ALGORITHMS[_INSTEAD.get(algorithm, algorithm)]

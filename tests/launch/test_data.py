@@ -170,7 +170,6 @@ def test_damaged_settings_are_refused(tmp_path, damage, message):
   [
     ("labels", "yes,no", r"labels of .* is ''; expected 'yes,no'"),
     ("cross_documents", True, "cross_documents of .* is False; expected True"),
-    ("min_words", 9, "min_words of .* is 0; expected 9"),
   ],
 )
 def test_a_dataset_that_was_made_otherwise_is_refused(tmp_path, field, value, message):

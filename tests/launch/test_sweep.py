@@ -61,6 +61,28 @@ def test_a_grid_is_every_combination_seeds_outermost(tmp_path):
     assert run.arm == f"attention_mask={mask},position_reset={reset}"
 
 
+@pytest.mark.parametrize(
+  ("options", "arm", "expected"),
+  [
+    ([], {}, ("2 epochs", 1661)),
+    (["--config.train.steps=9"], {}, ("", 9)),
+    ([], {"train.steps": 9}, ("", 9)),
+    ([], {"train.steps": 9, "train.duration": "1 epoch"}, ("1 epoch", 9)),
+  ],
+)
+def test_steps_replace_a_duration_of_the_overrides(tmp_path, options, arm, expected):
+  arms, overrides = {"a": arm}, {"train.duration": "2 epochs"}
+  (run,) = make_sweep(tmp_path, *options, arms=arms, overrides=overrides).runs
+  assert (run.settings.train.duration, run.settings.train.steps) == expected
+  assert run.fields.get("train.duration", "") == expected[0]  # as train.py is told
+
+
+@pytest.mark.parametrize("arm", [{"train.steps": 5}, {"train.duration": "1 epoch"}])
+def test_an_option_and_an_arm_do_not_set_the_same(tmp_path, arm):
+  with pytest.raises(ConfigError, match="for 'a', but an option sets or replaces it"):
+    make_sweep(tmp_path, "--config.train.steps=9", arms={"a": arm})
+
+
 def test_arms_have_their_names_and_win_over_the_overrides(tmp_path):
   found = make_sweep(
     tmp_path,
@@ -138,7 +160,7 @@ def test_a_sweep_that_cannot_run_is_refused(tmp_path, capsys, spec, message):
   [
     ("--config.train.stepz=9", "did you mean 'train.steps'"),
     ("--config.train.steps=many", "many"),
-    ("--config.seed=4", "but FILE sets it for 'attention_mask=segment'"),
+    ("--config.seed=4", "FILE sets seed for 'attention_mask=segment', but an option"),
     ("--config.train.log_every=0", "log_every"),
     ("--steps=4", "Expected --config.FIELD=VALUE, found '--steps=4'"),
     ("--config.train.steps", "Expected --config.FIELD=VALUE"),
