@@ -87,6 +87,17 @@ def test_a_run_stops_at_its_target(folder):
   assert re.search(rf"ends at step {summary['steps']} of \d+: {why}", said)
 
 
+def test_a_run_is_evaluated_on_data_that_have_moved(folder, finished):
+  moved = folder / "moved"
+  shutil.copytree(folder / "data", moved)
+  option = f"--config.data.directory={moved}"
+  here, there = (
+    succeed(folder, "whole", "--json", *more, program="eval.py").stdout
+    for more in ([], [option])
+  )
+  assert json.loads(here) == json.loads(there)
+
+
 def test_a_finished_run_is_shown_not_repeated(folder, finished):
   summary = finished[0] / "summary.json"
   before = summary.stat().st_mtime_ns

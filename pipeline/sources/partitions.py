@@ -189,13 +189,9 @@ def source_files(spec: str) -> list[pathlib.Path]:
   Raises:
     InputError: there is no such file, folder or glob.
   """
-  kinds = [(name, name.partition(":")[0]) for name in source_names(spec)]
-  return [
-    path
-    for name, kind in kinds
-    if kind not in ("tfds", "stdlib")
-    for path in _find_files(name)
-  ]
+  names = source_names(spec)
+  named = [x for x in names if x.partition(":")[0] not in ("tfds", "stdlib")]
+  return [path for name in named for path in _find_files(name)]
 
 
 def fingerprint(partitions: list[Partition]) -> dict:

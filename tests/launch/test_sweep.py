@@ -74,7 +74,7 @@ def test_steps_replace_a_duration_of_the_overrides(tmp_path, options, arm, expec
   arms, overrides = {"a": arm}, {"train.duration": "2 epochs"}
   (run,) = make_sweep(tmp_path, *options, arms=arms, overrides=overrides).runs
   assert (run.settings.train.duration, run.settings.train.steps) == expected
-  assert run.fields.get("train.duration", "") == expected[0]  # as train.py is told
+  assert run.fields.get("train.duration", "") == expected[0]  # the flag of train.py
 
 
 @pytest.mark.parametrize("arm", [{"train.steps": 5}, {"train.duration": "1 epoch"}])
