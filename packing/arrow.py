@@ -83,7 +83,7 @@ def _choose_column(path: pathlib.Path, schema: pa.Schema, column: str | None) ->
       raise InputError(f"{path} has several columns {name!r}. Rename one of them.")
     if name in schema.names:
       counts = [x for x in _COUNTS if x in schema.names]
-      if counts and column is None and "length" in name:
+      if counts and column is None and pa.types.is_integer(schema.field(name).type):
         raise InputError(
           f"{path} has {name!r} and {counts[0]!r}, so it is a histogram. Give it with "
           f"--histogram-file; or name the column of lengths, with --column {name}."

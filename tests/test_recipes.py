@@ -51,6 +51,9 @@ def test_tf_data():
   rows = packed_rows(ragged, PLAN, epoch=1).shuffle(100, seed=0).batch(5)
   assert rows.element_spec["input_ids"].shape.as_list() == [None, ROW]
   check(list(rows.as_numpy_iterator()))
+  with_gaps = packing.pack(LENGTHS, max_sequence_length=ROW, separator_tokens=1)
+  with pytest.raises(ValueError, match="has gaps between sequences"):
+    packed_rows(ragged, with_gaps, epoch=0)
 
 
 # Of both trainers: nothing but training.
@@ -546,6 +549,8 @@ def test_the_trainer_of_sentence_transformers_has_the_losses_of_padded_batches(
   assert len(ours) == 12  # three epochs
   assert ours == pytest.approx(padded, rel=1e-4)
   assert padded[-1] < padded[0]
+  with pytest.raises(ValueError, match="Give one dataset"):
+    packed_columns(model)([{"dataset_name": "one", "anchor": "a"}])
 
 
 def test_capitals_are_tags(monkeypatch, capsys):

@@ -6,7 +6,10 @@ from packing.torch import PackedCollator
 
 
 class PackedColumns:
-  """A `data_collator`: the texts of a column share a row, in which none sees another."""
+  """A `data_collator`: the texts of a column share a row, in which none sees another.
+
+  The trainer leaves prompts to its own collator, so put them into the texts.
+  """
 
   valid_label_columns = ("label", "labels", "score", "scores")
 
@@ -14,6 +17,8 @@ class PackedColumns:
     self.tokenizer, self.config = tokenizer, config
 
   def __call__(self, records):
+    if "dataset_name" in records[0]:  # it would be one more column of texts
+      raise ValueError("Give one dataset and one loss, and no prompts by dataset.")
     batch = {}
     for column in records[0]:
       values = [record[column] for record in records]

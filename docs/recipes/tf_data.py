@@ -8,6 +8,8 @@ NAMES = ("input_ids", "segment_ids", "position_ids")
 
 
 def packed_rows(sequences: tf.RaggedTensor, plan: packing.Plan, *, epoch: int):
+  if plan.spacing != {"length_multiple": 1, "separator_tokens": 0}:
+    raise ValueError(f"The plan has gaps between sequences: {plan.spacing}.")
   packs = plan.assign(sequences.row_lengths().numpy(), seed=epoch)
   packs = tf.RaggedTensor.from_row_splits(packs.sequence_ids, packs.offsets)
 

@@ -20,7 +20,8 @@ class PackedMapDataset(grain.MapDataset):
   plan's packing depth, together with `cls_positions` and `sequence_mask`.
 
   In each epoch of `repeat`, other sequences share a pack. The packs are in the plan's
-  order; `shuffle` reorders them.
+  order; `shuffle` reorders them. Each example is read as in the source's first epoch, so
+  put a `random_map` after this dataset: before it, each epoch would get the same result.
 
   Args:
     source: gives an example for each number: a list, a `MapDataset` or a Grain data source.

@@ -253,12 +253,20 @@ def _of_one_row(collate: Callable) -> Callable[[list[Example]], Mapping[str, Any
   """`collate` of examples; a collator of packs, which is one of ours, gets one pack."""
   ours = sys.modules.get("packing.torch")
   of_packs = () if ours is None else (ours.PackedCollator, ours.MaskingCollator)
-  inner: Any = getattr(collate, "collator", None)
-  if isinstance(inner, of_packs):
-    collate = inner  # that of `packed_trainer`
-  if isinstance(collate, of_packs):
-    return lambda examples: collate([examples])
-  return collate
+  inner: Any = collate
+  while isinstance(getattr(inner, "collator", None), of_packs):
+    inner = inner.collator  # those of `packed_trainer`, and of masked tokens
+  if not isinstance(inner, of_packs):
+    return collate
+
+  def one_row(examples: list[Example]) -> Mapping[str, Any]:
+    # The rows of a plan may be too short, or have too few places, for these examples.
+    gaps = len(examples) * (inner.separator_tokens + inner.length_multiple)
+    needed = sum(len(example["input_ids"]) for example in examples) + gaps
+    wide = max(inner.row_length, needed)
+    return dataclasses.replace(inner, row_length=wide, max_sequences=None)([examples])
+
+  return one_row
 
 
 def _examples(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils.data import Dataset
@@ -46,8 +47,18 @@ class PackedDataset(Dataset):
     self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
   def set_epoch(self, epoch: int):
-    """Draws other packs; to be called before the loader begins the epoch."""
+    """Draws other packs; to be called before the loader begins the epoch.
+
+    A loader prepared by accelerate calls this itself when it begins, with its own count
+    from 0. To begin with another epoch, call `set_epoch` of that loader.
+    """
     self._epoch[0] = check_integer("epoch", epoch, at_least=0)
+
+  def with_own_epoch(self) -> Self:
+    """A copy whose epoch is 0, and does not change when that of this dataset is set."""
+    other = copy.copy(self)
+    other._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+    return other
 
   @property
   def epoch(self) -> int:

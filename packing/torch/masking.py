@@ -55,23 +55,31 @@ class MaskingCollator:
       )
 
   def __call__(self, packs: Sequence[Any]) -> dict[str, Any]:
-    """As `PackedCollator`, with `labels` of -100 except where a token was chosen."""
+    """As `PackedCollator`, with `labels` of -100 except where a token was chosen.
+
+    If examples have a `special_tokens_mask`, tokens with a 1 there are not chosen;
+    otherwise these are the special tokens of the tokenizer.
+    """
     masking, rows = self.masking, self.collator.rows(packs)
     if masking.seed is not None and masking.generator is None:
       masking.create_rng()
     ids = torch.as_tensor(rows["input_ids"]).long()
-    is_special = torch.tensor(
-      [
-        masking.tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True)
-        for row in ids.tolist()
-      ]
-    ).bool()
+    is_special = torch.as_tensor(self._special_tokens(rows)).bool()
     is_special |= torch.as_tensor(rows["segment_ids"] == 0)
     if isinstance(packs[0], KeyedPack):
       masked, labels = self._by_pack(packs, ids, is_special)
     else:
       masked, labels = masking.torch_mask_tokens(ids, is_special)
     return self.collator.arguments(rows | {"input_ids": masked, "labels": labels})
+
+  def _special_tokens(self, rows: dict[str, np.ndarray]) -> Any:
+    """[B, S], which tokens are never chosen: what the examples say, or the tokenizer."""
+    if (given := rows.pop("special_tokens_mask", None)) is not None:
+      return given
+    told = self.masking.tokenizer.get_special_tokens_mask
+    return [
+      told(row, already_has_special_tokens=True) for row in rows["input_ids"].tolist()
+    ]
 
   def _by_pack(
     self, packs: Sequence[Any], ids: torch.Tensor, is_special: torch.Tensor

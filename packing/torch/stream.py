@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 import torch.distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -75,11 +76,18 @@ class PackedIterableDataset(IterableDataset):
     self._loaded_in = os.getpid()  # the process of that state
     self._at = _Place(StreamPacker(**self._options))  # of the newest iterator
     self._was_read = False
+    # In shared memory, for persistent workers; below 0 until it is set.
+    self._epoch = torch.full((1,), -1, dtype=torch.int64).share_memory_()
 
   def set_epoch(self, epoch: int):
-    """Sets the epoch of a stream that has one, by which it shuffles."""
+    """Sets the epoch of a stream that has one, by which it shuffles, also in workers.
+
+    A loader prepared by accelerate calls this itself when it begins, with its own count
+    from 0. To begin with another epoch, call `set_epoch` of that loader.
+    """
     if hasattr(self._stream, "set_epoch"):
       self._stream.set_epoch(epoch)
+      self._epoch[0] = epoch
 
   def _ranks(self) -> tuple[int, int]:
     """The rank of this process, or of the one that started it, and how many there are."""
@@ -131,6 +139,8 @@ class PackedIterableDataset(IterableDataset):
       )
     if self._was_read and isinstance(stream, Iterator):
       raise InputError("The stream is an iterator, which was read. Give a new one.")
+    if worker is not None and self._epoch >= 0:
+      stream.set_epoch(int(self._epoch))  # the worker has a copy of the stream
     return stream, *self._shard()
 
   def __iter__(self) -> Iterator[list[Any]]:
@@ -210,7 +220,10 @@ class PackedIterableDataset(IterableDataset):
     stream = state["stream"]
     saved = stream.get("epoch") if isinstance(stream, dict) else None
     if saved is not None and saved != getattr(self._stream, "epoch", saved):
-      raise InputError(f"The state is of epoch {saved}. Call set_epoch({saved}) first.")
+      raise InputError(
+        f"The state is of epoch {saved}. Call set_epoch({saved}) first, and under "
+        "accelerate that of the prepared loader, which sets the epoch of its dataset."
+      )
     at.seen = check_integer("seen in the state", state["seen"], at_least=0)
     check(isinstance(state["ended"], bool), "ended in the state", state["ended"], "a bool")
     at.packer.restore(state["packs"])

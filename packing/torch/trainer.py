@@ -55,8 +55,8 @@ def packed_trainer(
     model: of transformers, of a type that `PackedCollator.for_model` accepts. A
       `...ForSequenceClassification` gets `packed_heads`.
     train: examples with `input_ids`, and `label` or `labels`; a list or a Hugging Face
-      dataset, whose other columns are left out as `Trainer` does. None if you only
-      evaluate.
+      dataset, whose other columns are left out as `Trainer` does, unless
+      `remove_unused_columns` of `args` is False. None if you only evaluate.
     evaluation: the same, or a dictionary of them.
     args: as for `Trainer`.
     max_sequence_length: S, tokens of a row. A longer example is an error.
@@ -83,6 +83,7 @@ def packed_trainer(
     model=model,
     max_sequence_length=max_sequence_length,
     seed=args.seed if args.data_seed is None else args.data_seed,
+    keep_columns=not args.remove_unused_columns,
   )
   collate = functools.partial(_collator, model, masking)
   return PackedTrainer(pack, collate, model, args, train, evaluation, **options)
@@ -127,14 +128,23 @@ def _check(model: Any, args: TrainingArguments):
 class _Packs(PackedDataset):
   """The packs of examples, with their lengths."""
 
-  def __init__(self, examples: Any, *, model: Any, max_sequence_length: int, seed: int):
+  def __init__(
+    self,
+    examples: Any,
+    *,
+    model: Any,
+    max_sequence_length: int,
+    seed: int,
+    keep_columns: bool,
+  ):
     self.seed = seed
     if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
       raise InputError(
         f"Examples are a {type(examples).__name__}, which has no length. Give a list or a "
         "dataset, or use PackedIterableDataset with a Trainer."
       )
-    if names := getattr(examples, "column_names", None):
+    names = getattr(examples, "column_names", None)
+    if names and not keep_columns:
       kept = {
         "label",
         "token_type_ids",
@@ -323,7 +333,8 @@ class PackedTrainer(Trainer):
     if return_outputs:  # in an evaluation
       self._sums += float(loss.detach() * own), int(own)
     if num_items_in_batch is not None:
-      loss = loss * own / num_items_in_batch
+      # A step may have no label at all, and 0 / 0 would make all weights NaN.
+      loss = loss * own / torch.as_tensor(num_items_in_batch).clamp(min=1)
       if self.args.average_tokens_across_devices:  # the gradients of ranks are averaged
         loss = loss * (self.accelerator.num_processes // self.get_tp_size())
     return (loss, outputs) if return_outputs else loss
@@ -348,7 +359,9 @@ class PackedTrainer(Trainer):
       return super().get_test_dataloader(packs)
 
   def _packed(self, examples: Any) -> _Packs:
-    return examples if isinstance(examples, _Packs) else self._pack(examples)
+    if not isinstance(examples, _Packs):
+      return self._pack(examples)
+    return examples.with_own_epoch()  # which the loader sets; training may be in another
 
   @contextlib.contextmanager
   def _collating(self, packs: _Packs) -> Iterator[None]:

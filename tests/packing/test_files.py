@@ -296,6 +296,7 @@ def npy(array):
     ("x.txt", b"     12 3\n      7 5\n", "two numbers a line.* what uniq -c counts"),
     ("x.txt", b"5 12\n6 13\n\n7 14\n", "two numbers a line"),
     ("x.csv", b"length,count\n3,12\n5,7\n", "'length' and 'count', so it is a histogram"),
+    ("x.csv", b"num_tokens,count\n3,12\n", "'num_tokens' and 'count', so it is a histogra"),
     ("x.md", b"1,2", "ends in '.md'"),
     ("x.csv", b"", r"x\.csv is not valid \("),
     ("x.csv", b"length\n5\n7,8\n", r"x\.csv is not valid \("),

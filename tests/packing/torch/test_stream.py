@@ -4,6 +4,7 @@ import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 import packing
@@ -339,6 +340,36 @@ def test_an_epoch_shuffles_a_shuffled_stream_again():
     epochs.append(first_tokens(rows))
   assert epochs[0] == epochs[2] != epochs[1]
   assert flat(epochs[0]) == flat(epochs[1])
+
+
+class Shuffled:
+  """A stream of its own kind, in another order in each epoch."""
+
+  epoch = 0
+
+  def set_epoch(self, epoch):
+    self.epoch = epoch
+
+  def __iter__(self):
+    order = np.random.default_rng(self.epoch).permutation(len(EXAMPLES))
+    return (EXAMPLES[i] for i in order)
+
+
+def test_an_epoch_reaches_a_stream_in_workers_that_stay():
+  rows = PackedIterableDataset(Shuffled(), **OPTIONS)
+  loader = DataLoader(
+    rows,
+    batch_size=None,
+    num_workers=1,
+    persistent_workers=True,
+    multiprocessing_context="forkserver",
+  )
+  epochs = []
+  for epoch in (0, 1, 0):
+    rows.set_epoch(epoch)
+    epochs.append(first_tokens(loader))
+    assert epochs[-1] == first_tokens(rows)
+  assert epochs[0] == epochs[2] != epochs[1]
 
 
 def say_who_splits(rank, folder):

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+from packing.testing import isolation  # noqa: E402
 from packing.torch import MaskingCollator, PackedCollator, packed_trainer  # noqa: E402
 
 pytestmark = pytest.mark.extra("torch", "transformers", "accelerate")
@@ -325,6 +326,51 @@ def test_dummies_have_no_labels(problem, tmp_path):
   empty = trainer.data_collator([dummy])
   assert int(counted([empty], "cpu")) == 0
   assert float(trainer.compute_loss(model, empty).detach()) == 0
+  loss = trainer.compute_loss(model, empty, num_items_in_batch=torch.tensor(0))
+  loss.backward()  # of a step in which no process has a label
+  assert float(loss.detach()) == 0
+  assert all(not x.grad.any() for x in model.parameters() if x.grad is not None)
+
+
+def test_evaluating_the_training_examples_keeps_the_epoch_of_training(tmp_path):
+  trainer = packed_trainer(
+    make(), examples(9), args=arguments(tmp_path), max_sequence_length=LONGEST
+  )
+  trainer.train_dataset.set_epoch(1)
+  assert np.isfinite(trainer.evaluate(trainer.train_dataset)["eval_loss"])
+  assert trainer.train_dataset.epoch == 1
+
+
+@pytest.mark.extra("datasets")
+def test_all_columns_are_kept_for_a_transform_on_request(tmp_path):
+  datasets = pytest.importorskip("datasets")
+  data = examples(9)
+  texts = datasets.Dataset.from_dict(
+    {"text": [" ".join(map(str, x["input_ids"])) for x in data]}
+  )
+
+  def tokenized(batch):
+    ids = [[int(word) for word in text.split()] for text in batch["text"]]
+    return {"input_ids": ids, "label": [len(x) % 3 for x in ids]}
+
+  texts.set_transform(tokenized)
+  trainer = trained(make(), texts, tmp_path, remove_unused_columns=False)
+  assert trainer.train_dataset.lengths.tolist() == [len(x["input_ids"]) for x in data]
+
+
+def test_the_collator_of_a_trainer_can_be_tested_for_isolation(tmp_path):
+  """Its rows are shorter than the examples of the test, and its tokens are masked."""
+  model = make("ForMaskedLM", vocab_size=64)
+  data = [{"input_ids": x["input_ids"]} for x in examples(4)]
+  trainer = packed_trainer(
+    model,
+    data,
+    args=arguments(tmp_path),
+    max_sequence_length=LONGEST,
+    masking=masking(tmp_path, mlm_probability=1.0),
+  )
+  assert trainer.train_dataset.plan.packing_depth < 3
+  assert isolation(model, trainer.data_collator).verdict == "isolated"
 
 
 # ---- resumption ----------------------------------------------------------------------
@@ -447,6 +493,18 @@ def test_tokens_of_rows_are_masked_except_special_ones(tmp_path):
   assert torch.equal(batch["attention_mask"], unmasked["attention_mask"])
   again = MaskingCollator(plain, masking(tmp_path, seed=0))([pack] * 3)
   assert torch.equal(again["labels"], batch["labels"])
+
+
+def test_tokens_that_the_examples_protect_are_not_masked(tmp_path):
+  ids = list(range(5, 31))
+  protected = [int(i % 2) for i in ids]
+  pack = [{"input_ids": ids, "special_tokens_mask": protected}]
+  collator = MaskingCollator(
+    PackedCollator(row_length=26), masking(tmp_path, mlm_probability=1.0)
+  )
+  batch = collator([pack])
+  assert (batch["labels"][0] == -100).int().tolist() == protected
+  assert "special_tokens_mask" not in batch
 
 
 def test_a_masked_language_model_trains_and_is_evaluated(tmp_path):
