@@ -5,12 +5,12 @@
     python -m benchmarks.speedup --size base --tokens 65536     on an accelerator
 
 Sequences have the lengths of the paper's histograms of Wikipedia. Packed rows are drawn
-from the optimal plan. Unpacked rows hold the same sequences, one a row, and are trained
-by an ordinary model, with a padding mask, the row's positions, one [CLS] and the mean
-loss over tokens. Both kinds are whole training steps with LAMB and the same number of
-rows, from batches already on the device. Each round has sequences of its own and runs
-every step and products of large matrices, in random order; each is awaited. Ratios are
-taken per round and reported as medians and quartiles.
+from the optimal plan. Unpacked rows hold one sequence each, a random part of those in the
+packed rows, and are trained by an ordinary model, with a padding mask, the row's positions,
+one [CLS] and the mean loss over tokens. Both kinds are whole training steps with LAMB and
+the same number of rows, from batches already on the device. Each round has sequences of its
+own and runs every step and products of large matrices, in random order; each is awaited.
+Ratios are taken per round and reported as medians and quartiles.
 """
 
 from __future__ import annotations

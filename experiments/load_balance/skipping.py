@@ -39,6 +39,7 @@ MODELS = {
 }
 TOKENS = 8192  # of a device in a step
 PACKS = 2**22  # of a cell, at most, unless 16 steps have more
+LEAST_PACKS = 2**18  # so that the mean cost of random packs is right to a thousandth
 DOCUMENTS = "documents_8192"
 ABOUT = "documents of Wikipedia, cut at 8,192 tokens"
 
@@ -158,7 +159,7 @@ def simulate(case: Case, plan: Plan, devices: int) -> list[dict[str, Any]]:
   whole rows.
   """
   batch = devices * case.rows
-  steps = int(np.clip(PACKS // batch, 16, 200))
+  steps = max(int(np.clip(PACKS // batch, 16, 200)), LEAST_PACKS // batch)
   rng = np.random.default_rng([devices, case.row_length])
   shares = plan.repeat_counts / plan.num_packs
   squares = plan.squares[rng.choice(shares.size, steps * batch, p=shares)]

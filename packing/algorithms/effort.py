@@ -15,7 +15,8 @@ def check_effort(effort) -> float:
   """Returns an algorithm's option `effort` in units of work; None is no limit.
 
   Args:
-    effort: about how many seconds of a core the search may take.
+    effort: about how many seconds of a core the search may take; in rows of many thousand
+      tokens with few lengths it may take ten times as long, or more.
 
   Raises:
     InputError: not a number above 0.

@@ -40,7 +40,8 @@ def optimal(
     problem: sizes to pack.
     effort: about how many seconds of a core the search may take, after which the best plan
       and bound so far are returned; None for no limit. The solver's steps are counted, not
-      the time, so the plan is the same on every machine.
+      the time, so the plan is the same on every machine. In rows of many thousand tokens
+      with few lengths, a step takes longer, and the search ten times as long, or more.
     target_gap: the number of packs above the bound that is good enough. The first dive is
       always made. If the gap is larger, more dives follow. The default None stands for a
       millionth of the bound; then little work is spent on a gap of one pack.

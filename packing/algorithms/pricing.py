@@ -99,9 +99,8 @@ class Knapsack:
       self._unlimited = _Unlimited(problem, self._weights)
       if items < problem.most_that_fit:
         # There is a depth limit, but the best packs for these weights may not reach it.
-        packs = self._unlimited.packs(np.append(self._space, problem.capacity))
-        held = (packs > 0).sum(axis=1)
-        if (held[:-1] + 1).max() > items or held[-1] > items:
+        held = self._unlimited.held
+        if max(1 + held[self._space].max(), held[-1]) > items:
           self._unlimited = None
     if self._unlimited is not None:
       self.best_value = int(self._unlimited.value[-1])
@@ -177,7 +176,12 @@ def _levels(
 
 
 class _Unlimited:
-  """The best value at each capacity, for any number of items."""
+  """The best value at each capacity, for any number of items.
+
+  Attributes:
+    value: int64[capacity + 1]; the best value.
+    held: int64[capacity + 1]; how many items the pack of that value holds.
+  """
 
   def __init__(self, problem: Problem, weights: np.ndarray):
     sizes, capacity = problem.sizes, problem.capacity
@@ -186,6 +190,7 @@ class _Unlimited:
     # `reached[c]` <= c is the smallest capacity with this value; `choice` is its last item.
     self._choice = choice = np.zeros(capacity + 1, np.int64)
     self._reached = reached = np.arange(capacity + 1)
+    self.held = held = np.zeros(capacity + 1, np.int64)
     fitting = np.searchsorted(sizes, np.arange(capacity + 1), side="right")
     for c in range(self._smallest, capacity + 1):
       k = fitting[c]
@@ -194,8 +199,9 @@ class _Unlimited:
       row = candidates.argmax()
       if candidates[row] > value[c - 1]:
         value[c], choice[c] = candidates[row], sizes[row]
+        held[c] = held[c - sizes[row]] + 1
       else:
-        value[c], reached[c] = value[c - 1], reached[c - 1]
+        value[c], reached[c], held[c] = value[c - 1], reached[c - 1], held[c - 1]
 
   def packs(self, space: np.ndarray) -> np.ndarray:
     columns: list[np.ndarray] = []
@@ -213,18 +219,22 @@ class _Pairs:
 
   def __init__(self, problem: Problem, weights: np.ndarray):
     # Entry 0 marks an unused slot.
-    self._sizes = sizes = np.concatenate([[0], problem.sizes])
-    weights = np.concatenate([[0], weights])
+    sizes, weights = np.append(0, problem.sizes), np.append(0, weights)
     value = np.maximum.accumulate(weights)  # of the best item of at most a size
-    self._best = np.maximum.accumulate(np.where(weights == value, np.arange(sizes.size), 0))
-    space = problem.capacity - sizes[1:, None] - sizes
-    self._third = sizes.searchsorted(space, side="right") - 1  # -1 if two do not fit
-    total = np.where(self._third >= 0, weights + value[self._third], -1)
-    self._second = total.argmax(axis=1)
-    self.values = weights[1:] + total.max(axis=1)
+    best = np.maximum.accumulate(np.where(weights == value, np.arange(sizes.size), 0))
+    self.values = weights[1:].copy()
+    self._beside = np.zeros((problem.sizes.size, 2), np.int64)
+    block = max(_BLOCK // sizes.size, 1)
+    for start in range(0, problem.sizes.size, block):
+      part = slice(start, start + block)
+      space = problem.capacity - problem.sizes[part, None] - sizes
+      third = sizes.searchsorted(space, side="right") - 1  # -1 if two do not fit
+      total = np.where(third >= 0, weights + value[third], -1)
+      second = total.argmax(axis=1)
+      chosen = np.arange(second.size), second
+      self.values[part] += total[chosen]
+      self._beside[part] = np.stack([sizes[second], sizes[best[third[chosen]]]], axis=1)
 
   def beside(self, rows: np.ndarray) -> np.ndarray:
     """int64[n, 2]; the sizes beside those of some rows, 0 for none."""
-    second = self._second[rows]
-    third = self._best[self._third[rows, second]]
-    return np.stack([self._sizes[second], self._sizes[third]], axis=1)
+    return self._beside[rows]

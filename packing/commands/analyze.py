@@ -8,6 +8,7 @@ import shlex
 
 from packing.algorithms.progress import Progress
 from packing.commands import advisor, arguments, pictures
+from packing.row_length import choose_row_length
 
 HELP = "advise: pad, bucket, concatenate or pack, and how"
 EXAMPLES = """examples:
@@ -38,9 +39,14 @@ def run(options) -> str:
     advice = advisor.advise(histogram, hidden_size=options.hidden_size)
   if options.picture:
     pictures.draw(advice, options.picture)
-  flags = _flags(options, advice)
+  row, longest = advice.plan.row_length, histogram.max_sequence_length
+  # train.py takes a row below the longest sequence allowed only if it chooses it itself,
+  # by the cost of BERT-base.
+  of_train = row if row >= longest else choose_row_length(histogram)
+  flags = _flags(options, advice, of_train)
   if options.json:
-    return json.dumps(advice.as_dict() | {"source": histogram.source, "flags": flags})
+    also = {"source": histogram.source, "train_row_length": of_train, "flags": flags}
+    return json.dumps(advice.as_dict() | also)
   mean = histogram.num_tokens / histogram.num_sequences
   lines = [
     histogram.source,
@@ -63,13 +69,25 @@ def run(options) -> str:
     "",
     "To make this plan:",
     f"  python -m packing pack {flags['pack']}",
+    *([] if of_train == row else ["", _other_row(row, of_train, longest)]),
     f"  python train.py --config=... --workdir=... {flags['train']}",
   ]
   return "\n".join(lines)
 
 
-def _flags(options, advice: advisor.Advice) -> dict[str, str]:
-  """The flags of `pack` and of train.py that make the advised plan."""
+def _other_row(row: int, of_train: int, longest: int) -> str:
+  return (
+    f"train.py makes another plan, with rows of {of_train} tokens instead of {row}: it "
+    f"chooses rows below {longest}, the longest sequence allowed, by the cost of BERT-base."
+  )
+
+
+def _flags(options, advice: advisor.Advice, of_train: int) -> dict[str, str]:
+  """The flags of `pack` that make the advised plan, and those of train.py.
+
+  `of_train` is the row length that train.py takes. If it is another one than advised,
+  train.py chooses the depth, too.
+  """
   names = ("histogram", "histogram_file", "lengths", "column", "split")
   flags = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
   size, longest = options.max_sequence_length, advice.histogram.max_sequence_length
@@ -81,12 +99,12 @@ def _flags(options, advice: advisor.Advice) -> dict[str, str]:
     "--max-sequences-per-pack": advice.plan.max_sequences_per_pack,
   }
   words = [str(w) for item in flags.items() if item[1] is not None for w in item]
-  # train.py takes a row below the longest sequence allowed only if it chooses it itself.
   own = -1 if row < longest else row if row > longest else 0
+  depth = advice.plan.max_sequences_per_pack if of_train == row else 0
   return {
     "pack": shlex.join(words),
     "train": f"--config.data.max_sequence_length={longest} "
     + (f"--config.packing.row_length={own} " if own else "")
     + "--config.packing.algorithm=auto "
-    f"--config.packing.max_sequences_per_pack={advice.plan.max_sequences_per_pack}",
+    f"--config.packing.max_sequences_per_pack={depth}",
   }

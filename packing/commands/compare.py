@@ -26,7 +26,7 @@ _COLUMNS = {
   "num_tokens": "tokens",  # of all rows, padding included
   "num_padding_tokens": "padding tokens",
   "efficiency": "efficiency (%)",  # real tokens / all tokens; a fraction in JSON
-  "packing_factor": "packing factor",  # sequences / packs
+  "packing_factor": "packing factor",  # sequences / rows that the tokens fill
   "lower_bound": "bound",  # proven, on the packs of any plan
   "gap": "gap",  # packs above the bound
   "seconds": "seconds",  # to make the plan
@@ -84,16 +84,18 @@ def run(options) -> str:
   seed = geometry.pop("seed")
   check_integer("batch_size", options.batch_size, at_least=1)
   histogram = arguments.read(options)
+  row = 0
   for depth in depths:
-    Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **geometry)
+    one = Geometry.for_histogram(histogram, max_sequences_per_pack=depth, **geometry)
+    row = one.row_length  # the same at each depth
   results: list[dict[str, Any]] = []
   with Progress() as progress:
     for name in algorithms:
       for depth in [1] if name in ("none", "sorted") else depths:
         progress.step(f"{name} at depth {'max' if depth is None else depth}")
         if name == "sorted":
-          multiple = options.length_multiple
-          results.append(_sorted_result(histogram, options.batch_size, multiple))
+          batch, multiple = options.batch_size, options.length_multiple
+          results.append(_sorted_result(histogram, batch, multiple, row))
         else:
           results += _plan_results(histogram, name, depth, seed=seed, **geometry)
   if all(result["note"] for result in results):
@@ -138,11 +140,15 @@ def _plan_results(histogram, name, depth, **options) -> list[dict[str, Any]]:
   return [before, result]
 
 
-def _sorted_result(histogram: Histogram, batch_size: int, multiple: int) -> dict[str, Any]:
+def _sorted_result(
+  histogram: Histogram, batch_size: int, multiple: int, row_length: int
+) -> dict[str, Any]:
+  """The result of sorted batches, with the packing factor of rows as long as the plans'."""
   start = time.perf_counter()
   batches = sorted_batches(histogram, batch_size=batch_size, length_multiple=multiple)
   seconds = time.perf_counter() - start
-  own = {"depth": 1, "packing_depth": 1, "seconds": seconds}
+  factor = histogram.num_sequences * row_length / batches.num_tokens
+  own = {"depth": 1, "packing_depth": 1, "seconds": seconds, "packing_factor": factor}
   return _result(f"sorted/{batch_size}", batches, **own)
 
 

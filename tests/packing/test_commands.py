@@ -171,6 +171,17 @@ def test_compare_shows_least_squares_before_and_why_it_failed(result):
   assert "GiB" in rows[2]["note"]
 
 
+@pytest.mark.parametrize(
+  ("flags", "row"),
+  [("", 128), ("--row-length 256", 256), ("--length-multiple 129", 129)],
+)
+def test_packing_factors_of_a_comparison_are_of_the_same_rows(result, flags, row):
+  rows = result(f"compare {COLA} {flags} --depths max --algorithms none,sorted,lpfhp")
+  for found in rows:
+    per_row = 8551 * row / found["num_tokens"]
+    assert found["packing_factor"] == pytest.approx(per_row), found["algorithm"]
+
+
 def test_analyze_advises_and_draws(run, result, tmp_path):
   pytest.importorskip("matplotlib")
   pa = pytest.importorskip("pyarrow")
@@ -207,6 +218,29 @@ def test_analyze_prints_flags_that_make_its_plan(run, result, tmp_path):
   _, text, _ = run(f"analyze {chosen}")
   assert flags["pack"] in text
   assert flags["train"] in text
+
+
+@pytest.mark.parametrize(("width", "row", "of_train"), [(128, 256, 384), (768, 384, 384)])
+def test_analyze_says_if_training_takes_another_row(
+  run, result, tmp_path, width, row, of_train
+):
+  lengths = np.random.default_rng(0).integers(80, 250, 3000)
+  np.save(tmp_path / "lengths.npy", lengths)
+  line = f"analyze --lengths {tmp_path}/lengths.npy --max-sequence-length 512"
+  advice = result(f"{line} --hidden-size {width}")
+  assert (advice["row_length"], advice["train_row_length"]) == (row, of_train)
+  _, text, _ = run(f"{line} --hidden-size {width}")
+  says_so = "train.py makes another plan, with rows of 384 tokens instead of 256" in text
+  assert says_so == (row != of_train)
+  # What train.py does with the flags, see `launch.plans`; 0 is "auto".
+  flags = dict(flag.removeprefix("--config.").split("=") for flag in text.split()[-4:])
+  assert flags["packing.row_length"] == "-1"
+  histogram = packing.Histogram.from_lengths(lengths, max_sequence_length=512)
+  chosen = packing.choose_row_length(histogram)
+  depth = int(flags["packing.max_sequences_per_pack"]) or "auto"
+  plan = packing.pack(histogram, row_length=chosen, max_sequences_per_pack=depth)
+  deepest = packing.choose_depth(histogram, row_length=of_train)
+  assert (plan.row_length, plan.max_sequences_per_pack) == (of_train, deepest)
 
 
 def test_lengths_from_standard_input_and_from_tables(result, monkeypatch, tmp_path):

@@ -16,11 +16,16 @@ VOCABULARY = "\n".join((*SPECIAL_TOKENS, "word"))
 
 
 @pytest.fixture(scope="module")
-def rows():
+def plan():
   histogram = packing.load_histogram("wikipedia_2048")
-  plan = packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack="auto")
+  return packing.pack(histogram, algorithm="lpfhp", max_sequences_per_pack="auto")
+
+
+@pytest.fixture(scope="module")
+def rows(plan):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(skipping, "PACKS", 2**13)
+    patch.setattr(skipping, "LEAST_PACKS", 2**13)
     return {(r["model"], r["way"]): r for r in simulate(CASE, plan, 64)}
 
 
@@ -48,6 +53,15 @@ def test_devices_of_balanced_steps_do_not_wait(rows):
 def test_a_step_takes_as_long_as_its_slowest_device():
   squares = np.array([[7, 0, 2, 3], [1, 5, 4, 4]])
   assert skipping._slowest(squares, 2).tolist() == [7, 8]
+
+
+def test_the_gain_of_one_device_is_right_to_a_thousandth(plan, monkeypatch):
+  monkeypatch.setattr(skipping, "WAYS", {"random packs": skipping.at_random})
+  cost = skipping.MODELS["BERT-base"]
+  costs = cost.of_squares(plan.squares, row_length=2048)
+  whole = cost.of_squares(2048**2, row_length=2048)
+  exact = whole / np.average(costs, weights=plan.repeat_counts)
+  assert simulate(CASE, plan, 1)[0]["gain"] == pytest.approx(exact, rel=1e-3)
 
 
 def test_only_waiting_tells_the_gains_of_the_same_packs_apart(rows):
@@ -89,7 +103,12 @@ def test_documents_of_another_folder_are_counted_anew(tmp_path):
 @pytest.mark.slow
 def test_the_whole_study_runs_and_keeps_its_plans(tmp_path, capsys, monkeypatch):
   cases = Case("glue_cola_128", 128), Case("wikipedia_512", 512)
-  for name, value in (("CASES", cases), ("DEVICES", (1, 16, 64)), ("PACKS", 2**14)):
+  for name, value in (
+    ("CASES", cases),
+    ("DEVICES", (1, 16, 64)),
+    ("PACKS", 2**14),
+    ("LEAST_PACKS", 2**14),
+  ):
     monkeypatch.setattr(skipping, name, value)
   workdir = tmp_path / "study"
   assert skipping.main(["--workdir", str(workdir)]) == 0

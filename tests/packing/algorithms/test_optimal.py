@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import hypothesis
 import hypothesis.strategies as st
@@ -121,7 +122,9 @@ def test_the_knapsack_against_enumeration(data):
   )
   counts = np.zeros(capacity, np.int64)
   counts[np.array(sizes) - 1] = 1
-  knapsack = Knapsack(Problem(counts, capacity, depth), np.array(weights))
+  with pytest.MonkeyPatch.context() as patch:  # a few rows of a table at a time, or all
+    patch.setattr("packing.algorithms.pricing._BLOCK", data.draw(st.sampled_from([9, 999])))
+    knapsack = Knapsack(Problem(counts, capacity, depth), np.array(weights))
 
   @functools.cache
   def best(space, items):
@@ -136,6 +139,29 @@ def test_the_knapsack_against_enumeration(data):
     assert len(pack) <= depth
     assert sum(pack) <= capacity
     assert sum(weights[sizes.index(s)] for s in pack) == value
+
+
+def test_the_best_pairs_of_thousands_of_sizes_take_little_memory():
+  counts = np.zeros(60_000, np.int64)
+  counts[np.random.default_rng(0).choice(60_000, 3000, replace=False)] = 1
+  problem = Problem(counts, 60_000, 3)
+  tracemalloc.start()
+  try:
+    Knapsack(problem, problem.sizes)
+    assert tracemalloc.get_traced_memory()[1] < 200 * 2**20  # 33 x 3000^2 are 283 MiB
+  finally:
+    tracemalloc.stop()
+
+
+def test_a_depth_that_the_best_packs_do_not_reach_makes_no_packs(monkeypatch):
+  """Those of zero weight would hold thousands of items."""
+  counts = np.zeros(30_000, np.int64)
+  counts[[1, 9_999, 19_999]] = 1
+  monkeypatch.setattr("packing.algorithms.pricing._Unlimited.packs", pytest.fail)
+  weights = np.array([0, 100, 201])
+  knapsack = Knapsack(Problem(counts, 30_000, 7), weights)
+  assert knapsack.best_value == 301
+  assert knapsack.values.tolist() == [201, 301, 301]
 
 
 @hypothesis.settings(deadline=None)
