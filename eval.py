@@ -97,6 +97,7 @@ def main():
   workdir.check_dataset(folder, dataset.manifest["sha256"])
   if not workdir.is_run(folder):
     init_from.check_vocabulary(stored, dataset.vocabulary)
+    init_from.check_splitting(stored, dataset.tokenizer)
     init_from.check_labels(stored, dataset.labels)
   held_out = make_held_out(computed, dataset, pooling=pooling)
   params = gather(jax.device_get(stored.load()), mesh)  # once, not with each batch

@@ -140,7 +140,8 @@ def run(options: argparse.Namespace):
     print(f"predict.py: {opened.used}", file=sys.stderr)
   if opened.pooling.description:
     longest = options.max_sequence_length
-    instead = f"; --max-sequence-length {longest} instead" if longest else ""
+    replaced = opened.pooling.max_length and longest
+    instead = f"; --max-sequence-length {longest} instead" if replaced else ""
     print(f"predict.py: {opened.pooling.description}{instead}", file=sys.stderr)
   tally: collections.Counter[str] = collections.Counter()
   examples = read_examples(options.input, opened.settings, opened.tokenizer, tally)

@@ -21,7 +21,7 @@ import sys
 from typing import Any
 
 from training import compiler, memory
-from training.stopping import signals
+from training.stopping import Verdict, signals
 
 memory.one_pool()
 flags_added = compiler.set_flags()
@@ -222,6 +222,18 @@ def train(
           of_parts = position.pop("of_parts", None)  # differs between processes
           checkpoints.save(step, state, resumable | {"input": position}, best, of_parts)
 
+      def evaluated() -> Verdict:
+        with record.meter.paused():
+          result = evaluate(program, state["params"], held_out, unigram_token=unigram_token)
+        record.evaluation(step, result)
+        return run.verdict(record.log.evaluations)
+
+      # A changed config may end a run at a step that was not evaluated.
+      is_at_end = step == steps or verdict.ended
+      if is_at_end and [line["step"] for line in record.log.evaluations[-1:]] != [step]:
+        verdict = evaluated()
+        save()
+
       while step < steps and not verdict.ended:
         step += 1
         profile.before(step)
@@ -239,12 +251,7 @@ def train(
         if step % options.log_every == 0 or last or stopping:
           log()
         if step % options.eval_every == 0 or last:
-          with record.meter.paused():
-            result = evaluate(
-              program, state["params"], held_out, unigram_token=unigram_token
-            )
-          record.evaluation(step, result)
-          verdict = run.verdict(record.log.evaluations)
+          verdict = evaluated()
         ending = last or stopping or verdict.ended
         is_best = options.keep_best and step == verdict.best_step
         if step % options.checkpoint_every == 0 or ending or is_best:

@@ -91,6 +91,16 @@ def replaced_durations(given: Collection[str]) -> set[str]:
   }
 
 
+def replaced_steps(config: ConfigDict, given: Collection[str]) -> set[str]:
+  """The numbers of steps that a config's durations replace, if these fields are given."""
+  values = flat(config)
+  return {
+    steps
+    for steps, duration in _DURATIONS.items()
+    if duration in given and values[duration]
+  }
+
+
 def settings_of_flags() -> RunSettings:
   """The run that the flag --config describes, with the fields that other flags change.
 

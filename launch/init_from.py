@@ -18,6 +18,7 @@ from model import hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
 from model.models import draw_params, name_of
+from pipeline.tokenizer import Tokenizer
 from training import processes
 from training.errors import ConfigError
 
@@ -27,6 +28,7 @@ _WEIGHTS_FIELDS = (
   "max_position_embeddings",
   "variant",
   "type_vocab_size",
+  "pair_types",
   "position_offset",
   "embedding_size",
   "layer_norm_epsilon",
@@ -102,8 +104,11 @@ def _check_shape(run: RunSettings, sizes: model.ModelConfig):
   ]
   why = f"given, since {_FIELD}={directory} has {'; '.join(differences)}"
   check_option(not differences, "model.size", run.model.size, why)
-  if isinstance(sizes, model.BertConfig) and sizes.variant != "bert":
-    if run.head == "pretraining":
+  if isinstance(sizes, model.BertConfig):
+    if sizes.variant == "bert":
+      why = f"weights with a type_vocab_size of at least 2, not {sizes.type_vocab_size}"
+      check_option(sizes.type_vocab_size >= 2, "model.init_from", directory, why)
+    elif run.head == "pretraining":
       check_option(
         not getattr(run.model.config, "next_sentence", False),
         "model.next_sentence",
@@ -114,11 +119,8 @@ def _check_shape(run: RunSettings, sizes: model.ModelConfig):
       run.model.config.attention_mask != "token_type" or sizes.tells_types,
       "model.attention_mask",
       "token_type",
-      f"segment or none, since {_FIELD}={directory} is a {sizes.variant}",
+      f"segment or none, since {_FIELD}={directory} does not tell sentence A from B",
     )
-  elif isinstance(sizes, model.BertConfig):
-    why = f"weights with a type_vocab_size of at least 2, not {sizes.type_vocab_size}"
-    check_option(sizes.type_vocab_size >= 2, "model.init_from", directory, why)
 
 
 def _check_vocabulary_file(data: Data, stored: weights.StoredModel):
@@ -177,6 +179,26 @@ def check_vocabulary(
     raise ConfigError(
       f"The vocabulary of {found_in} ({len(tokens)} tokens) differs from that of "
       f"{_FIELD}={stored.directory} ({len(stored.vocabulary.tokens)}). {_remedy(stored)}"
+    )
+
+
+def check_splitting(stored: weights.StoredModel, tokenizer: Tokenizer):
+  """Checks that a dataset was not split as BERT does if the weights' tokenizer differs.
+
+  Such a dataset may have the same vocabulary, but its text was lower-cased.
+
+  Args:
+    stored: from `open_weights`.
+    tokenizer: the dataset's.
+
+  Raises:
+    ConfigError: the weights need their tokenizer.json, and the dataset has none.
+  """
+  assert stored.vocabulary is not None  # checked by open_weights
+  if stored.vocabulary.by_json and not tokenizer.by_json:
+    raise ConfigError(
+      "The text of the dataset was lower-cased and split as BERT does, unlike by the "
+      f"{BYTE_LEVEL_FILES[0]} of {_FIELD}={stored.directory}. {_remedy(stored)}"
     )
 
 

@@ -201,7 +201,8 @@ class TrainingRun:
       saved = f"saved step {step} of {self.recipe.steps} in {self.folder}"
     asked = asked or signals.heard is not None
     if not asked and (stream := self.settings.data.stream):
-      return Stopped(f"{stream} ended: {saved}. Give fewer steps, or a longer stream.")
+      remedy = "Give fewer steps, or a longer stream, in another --workdir."
+      return Stopped(f"{stream} ended: {saved}. {remedy}")
     return Terminated(f"Asked to stop: {saved}. Run the same command again to resume.")
 
 
@@ -257,6 +258,7 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     if stored.step:
       say(f"starting from step {stored.step} of {stored.directory}\n")
     init_from.check_vocabulary(stored, dataset.vocabulary)
+    init_from.check_splitting(stored, dataset.tokenizer)
   begun = weights.read_description(folder).config if has_checkpoint else None
   model_config = init_from.run_model_config(
     run,

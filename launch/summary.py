@@ -65,6 +65,8 @@ def finish(run: TrainingRun, program: TrainingProgram, figures: dict[str, Any]):
     "packing_factor": plan.packing_factor,
     "efficiency": plan.efficiency,
     "packing_depth": plan.packing_depth,
+    "row_length": plan.row_length,
+    "unpacked_row_length": unpacked_plan.row_length,
     "padding_tokens": plan.num_padding_tokens,
     "unpacked_padding_tokens": unpacked_plan.num_padding_tokens,
     "sequences": plan.num_sequences,

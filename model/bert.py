@@ -59,7 +59,7 @@ class Embeddings(blocks.Embeddings):
     config, embeddings = self.config, self.of_tokens(batch)
     if config.type_vocab_size:
       types = batch["token_type_ids"]
-      if not config.tells_types:  # RoBERTa does not tell sentence A from B
+      if not config.tells_types:  # as in RoBERTa: nothing tells sentence A from B
         types = jnp.zeros_like(types)
       embeddings += self.token_type(types)
     places = rows.position_ids + config.position_offset

@@ -288,6 +288,8 @@ class BertConfig(EncoderConfig):
   Attributes:
     variant: a key of `VARIANTS`.
     type_vocab_size: the number of token types; see `tells_types`.
+    pair_types: whether the model's tokenizer gives the second text of a pair type 1; False
+      if all tokens have type 0.
     position_offset: the position of a sequence's first token in the table of positions;
       RoBERTa's is the id of padding + 1. The table has as many more entries.
     embedding_size: the width of the embeddings, which a linear layer then projects to D, as
@@ -302,6 +304,7 @@ class BertConfig(EncoderConfig):
   layer_norm_epsilon: float = 1e-12
   variant: str = "bert"
   type_vocab_size: int = dataclasses.field(default=2, metadata={"at_least": 0})
+  pair_types: bool = True
   position_offset: int = dataclasses.field(default=0, metadata={"at_least": 0})
   embedding_size: int | None = None
   position_reset: bool = option(
@@ -326,13 +329,15 @@ class BertConfig(EncoderConfig):
     if self.attention_mask == "token_type" and not self.tells_types:
       raise ValueError(
         f"attention_mask is 'token_type'; expected segment or none with "
-        f"variant={self.variant} and type_vocab_size={self.type_vocab_size}."
+        f"variant={self.variant}, type_vocab_size={self.type_vocab_size} and "
+        f"pair_types={self.pair_types}."
       )
 
   @property
   def tells_types(self) -> bool:
     """Whether the token types of a batch matter; RoBERTa's tokenizers give none."""
-    return self.type_vocab_size > 1 and not VARIANTS[self.variant].counts_from_padding
+    of_roberta = VARIANTS[self.variant].counts_from_padding
+    return self.pair_types and self.type_vocab_size > 1 and not of_roberta
 
   @property
   def embedding_width(self) -> int:

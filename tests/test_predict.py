@@ -298,6 +298,7 @@ def test_embeddings_are_those_of_each_text_alone_in_every_form(folders, answer, 
   status, found, errors = answer(folders / "classification", *options)
   assert (status, [one["id"] for one in found]) == (0, ["0", "1", "2", "3", "4"])
   assert errors.endswith(f"truncated 1 example: longer than --max-sequence-length {ROW}\n")
+  assert f"pooling mean, since {folders / 'classification'} has no modules.json\n" in errors
   vectors = np.array([one["embedding"] for one in found], np.float32)
 
   stored = weights.encoder_of(hf.open_model(folders / "classification"))
@@ -381,6 +382,7 @@ def test_a_folder_of_sentence_transformers_says_how_to_embed(
   capsys.readouterr()
   _, found, errors = answer(encoder, "--embed", typed="\n".join(lines))
   assert "says: pooling mean, at most 11 tokens a text, vectors of length 1\n" in errors
+  assert "instead" not in errors
   np.testing.assert_allclose([one["embedding"] for one in found], vectors, atol=1e-5)
   _, found, errors = answer(encoder, "--embed", "cls", typed="\n".join(lines))
   assert "pooling cls, by --embed, not its own, at most 11 tokens" in errors

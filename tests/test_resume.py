@@ -21,6 +21,7 @@ from tests.programs import (
   succeed,
   summary_of,
 )
+from training.process_parts import sha256
 
 TIMINGS = ("seconds", "per_second", "share")
 CHANGED = "--allow_changed_config"
@@ -125,6 +126,31 @@ def test_a_run_killed_while_it_reports_and_damaged_since_ends_the_same(
   assert not result.stderr.count("are lost")  # the checkpoint has these lines
   assert summary_of(copy)["compilations"] == 1
   assert_ends_as(copy, finished[0])
+
+
+@pytest.mark.parametrize("evaluated", [[STEPS // 2], []])
+def test_a_run_that_is_resumed_at_its_end_is_evaluated_there(folder, copy, evaluated):
+  """Fewer steps end it where it was saved, perhaps before its first evaluation."""
+  step = STEPS - SAVED_EVERY
+  shutil.rmtree(copy / "checkpoints" / str(STEPS))
+  path = copy / "checkpoints" / str(step) / "_CHECKPOINT_METADATA"
+  content = json.loads(path.read_text())
+  saved = content["custom_metadata"]
+  del saved["sha256"]
+  log = saved["log"]["eval.jsonl"]
+  assert [line["step"] for line in log["newest"]] == [STEPS // 2]
+  log.update(lines=len(evaluated), newest=log["newest"][: len(evaluated)])
+  saved["sha256"] = sha256(saved)
+  path.write_text(json.dumps(content))
+
+  result = succeed(folder, copy, f"--config.train.steps={step}", CHANGED)
+  assert f"resuming from step {step}" in result.stdout
+  lines, summary = lines_of(copy / "eval.jsonl"), summary_of(copy)
+  assert [line["step"] for line in lines] == [*evaluated, step]
+  assert summary["steps"] == step
+  assert summary["eval_mlm_loss"] == lines[-1]["mlm_loss"]
+  saved = json.loads(path.read_text())["custom_metadata"]
+  assert saved["log"]["eval.jsonl"] == {"lines": len(lines), "newest": lines}
 
 
 def refused(folder, workdir, message, *options, program="train.py"):

@@ -19,7 +19,7 @@ from orbax.checkpoint import v1 as ocp
 
 from model import weights
 from model.files import is_full
-from packing.files import parse_json
+from packing.files import parse_json, write_json
 from training import processes
 from training.process_parts import PARTS, OwnParts, SavedParts, sha256
 from training.step import State
@@ -109,7 +109,8 @@ class Checkpoints:
   ):
     """Starts to save the state after a step; training may continue meanwhile.
 
-    Waits for the previous save first.
+    Waits for the previous save first. Of a step that is saved already, only `run` and
+    `best` are written, at once: Orbax would delete the checkpoint before it saves it again.
 
     Args:
       step: the number of the step.
@@ -136,10 +137,16 @@ class Checkpoints:
       if parts:
         metadata[PARTS] = len(parts) * jax.process_count()
         content[PARTS] = OwnParts(parts, metadata["fingerprint"])
-      self._checkpointer.save_checkpointables_async(
-        step, content, custom_metadata=metadata | {_SHA256: sha256(metadata)}
-      )
+      metadata |= {_SHA256: sha256(metadata)}
+      if processes.on_first(lambda: step in self.steps):
+        processes.on_first(functools.partial(self._rewrite, step, metadata))
+        return
+      self._checkpointer.save_checkpointables_async(step, content, custom_metadata=metadata)
     self._saving = step
+
+  def _rewrite(self, step: int, metadata: dict[str, Any]):
+    path = self._folder / str(step) / weights.METADATA
+    write_json(path, parse_json(path.read_text()) | {"custom_metadata": metadata})
 
   def wait(self):
     """Waits until the last checkpoint is on disk.

@@ -156,6 +156,7 @@ class PairedRun:
     self._params = None  # random
     if given:
       init_from.check_vocabulary(given, dataset.vocabulary)
+      init_from.check_splitting(given, dataset.tokenizer)
       self._params = init_from.initial_params(given, model, seed=settings.seed)
     self._programs = {"own": program}
     isolated: dict[str, Any] = {"attention_mask": "segment", "position_reset": True}

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from launch.record.compilations import CompilationCounter
+from launch.record.flops import multiply
 from launch.record.progress import Progress
 
 Key = TypeVar("Key", bound=Hashable)
@@ -142,7 +143,6 @@ def products(dtype: str) -> tuple[Callable[[int], Any], int]:
   """
   size, number = (2048, 1) if jax.default_backend() == "cpu" else (8192, 10)
   matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
-  multiply = jax.jit(jax.numpy.matmul)
 
   def run(_: int):
     for _ in range(number):

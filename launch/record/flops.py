@@ -17,6 +17,7 @@ from model import SKIPPING, BertConfig, EncoderConfig, ModelConfig, ModernBertCo
 from model.attention import window_pairs
 from model.attention.kernels import is_local
 from model.masks import pairs_within
+from model.products import multiplies_bfloat16
 
 
 def training_flops(
@@ -191,12 +192,22 @@ def peak_of(devices: Sequence[jax.Device], *, dtype: str) -> Peak:
   return Peak(_measure(local, dtype) * len(devices) / len(local), "measured")
 
 
+@jax.jit
+def multiply(a: jax.Array, b: jax.Array) -> jax.Array:
+  """float[M, N] and float[N, K] -> float[M, K], as fast as the model's products can be.
+
+  CPUs with instructions for bfloat16 have them only for results in float32, for which the
+  model asks; see `model.products`.
+  """
+  wide = a.dtype == jnp.bfloat16 and multiplies_bfloat16()
+  return jnp.matmul(a, b, preferred_element_type=jnp.float32 if wide else None)
+
+
 def _measure(devices: Sequence[jax.Device], dtype: str) -> float:
   """The best rate of five products, run on all devices at once since they may share cores.
 
   The matrices grow until a product takes long enough for the clock.
   """
-  multiply = jax.jit(jnp.matmul)
   for size in itertools.accumulate(itertools.repeat(2), int.__mul__, initial=512):
     ones = [jax.device_put(jnp.ones((size, size), dtype), device) for device in devices]
 

@@ -135,15 +135,17 @@ def write(folder: pathlib.Path, arms: Sequence[Mapping], failures: Mapping[str, 
     for row in arms
   }
   curves = {arm: lines for arm, lines in curves.items() if lines}
-  sweep_picture.draw(folder / "sweep.png", curves, metric=metric)
+  best = figure.startswith("best_")
+  sweep_picture.draw(folder / "sweep.png", curves, metric=metric, best=best)
 
 
 def described(arms: Sequence[Mapping]) -> str:
   """The table of the results of `tabulate`, in Markdown, with what it shows."""
+  best = any("best_score" in row for row in arms)
   text = (
-    "Held-out results at the end: mean ± standard deviation of n runs. "
-    "Most-frequent\nbaseline: the score of always predicting that token, or label."
-    f"\n\n{table(arms)}"
+    f"Held-out results at the end{' (best score: of all evaluations)' if best else ''}: "
+    "mean ± standard deviation\nof n runs. Most-frequent baseline: the score of always "
+    f"predicting that token, or label.\n\n{table(arms)}"
   )
   if compared := differences(arms):
     text += (

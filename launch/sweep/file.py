@@ -16,6 +16,7 @@ from launch.door import (
   names_of,
   read_config,
   replaced_durations,
+  replaced_steps,
   settings_of,
 )
 from launch.machine import check_machine
@@ -93,9 +94,10 @@ def make_sweep(
   file = str(ROOT / spec["config"])
   base = read_config(file, options)
   given = names_of(options)
+  taken = given | replaced_durations(given) | replaced_steps(base, given)
   runs: dict[str, Run] = {}
   for arm, point, fields in _points(spec):
-    if both := sorted((given | replaced_durations(given)) & fields.keys()):
+    if both := sorted(taken & fields.keys()):
       raise ConfigError(
         f"{where} sets {both[0]} for {arm!r}, but an option sets or replaces it. Leave out "
         "one."

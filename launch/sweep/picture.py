@@ -22,6 +22,7 @@ def draw(
   arms: Mapping[str, Sequence[Lines]],
   *,
   metric: str = "mlm_accuracy",
+  best: bool = False,
 ):
   """Draws a panel of the arms' results and one of their curves.
 
@@ -31,6 +32,7 @@ def draw(
     path: the PNG to write.
     arms: the lines of each run, by arm, in the order shown.
     metric: a number in the lines.
+    best: whether a run's result is its highest number, not its last.
   """
   colours = plots.colours(len(arms))
   label = f"held-out {plots.label_of(metric)}"
@@ -44,14 +46,16 @@ def draw(
   else:
     figure, left = plt.subplots(figsize=(6, height))
   for row, (runs, colour) in enumerate(zip(arms.values(), colours, strict=True)):
-    _plot_points(left, [lines[-1][metric] for lines in runs], row, colour)
+    numbers = [[line[metric] for line in lines] for lines in runs]
+    results = [max(run) if best else run[-1] for run in numbers]
+    _plot_points(left, results, row, colour)
   left.set_yticks(range(len(arms)), [arm.replace(",", "\n") for arm in arms])
   left.set_ylim(len(arms) - 0.5, -0.5)
   left.grid(axis="x")
   if plots.is_fraction(metric):
     left.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
     left.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
-  left.set_xlabel(f"{label} at the end")
+  left.set_xlabel(f"{label} {'at its best' if best else 'at the end'}")
   left.set_title("each run (dot) and the mean (bar)", fontsize="small", loc="left")
   if has_curves:
     means = [

@@ -33,6 +33,7 @@ from model.hf.tokenizer import (
   SPLITTING,
   copy_files,
   describe_fast,
+  gives_pair_types,
   read_vocabulary,
   write_fast_tokenizer,
   write_tokenizer,
@@ -93,9 +94,11 @@ def open_model(directory: str | pathlib.Path, *, step: int | None = None) -> Sto
   stored = _open(directory)
   if step is not None:
     raise WeightsError(f"{directory} is a Hugging Face directory. Leave out --step.")
-  vocabulary = read_vocabulary(directory)
-  check_vocabulary_size(directory, vocabulary, stored.config)
-  return dataclasses.replace(stored, vocabulary=vocabulary)
+  vocabulary, config = read_vocabulary(directory), stored.config
+  check_vocabulary_size(directory, vocabulary, config)
+  if isinstance(config, BertConfig) and config.tells_types:
+    config = dataclasses.replace(config, pair_types=gives_pair_types(directory))
+  return dataclasses.replace(stored, vocabulary=vocabulary, config=config)
 
 
 def _open(directory: pathlib.Path) -> StoredModel:

@@ -16,6 +16,12 @@ _KINDS = "bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", 
 # Settings of the transformer; sentence-transformers takes the first file that has any.
 _TRANSFORMERS = [f"sentence_{kind}_config.json" for kind in _KINDS]
 _PROMPTS = "config_sentence_transformers.json"
+# Settings of the transformer that may change its vectors. model_args say how it computes.
+_CHANGING = (
+  *("processing_kwargs", "processor_kwargs", "tokenizer_args"),
+  *("config_kwargs", "config_args"),
+)
+_OUTPUT, _STATES = "method_output_name", "last_hidden_state"
 _NO_LIMIT = 1_000_000_000  # tokenizers without a limit have a larger one
 _FLAGS = "cls_token", "mean_tokens"  # of a pooling's config; newer files have a name
 _MODES = {"cls_token": "cls", "mean_tokens": "mean", "cls": "cls", "mean": "mean"}
@@ -28,7 +34,7 @@ class Pooling(NamedTuple):
     mode: "cls", "mean", or what the user chose instead.
     max_length: the most tokens of a text, special tokens included; None for the model's.
     normalized: whether the vector is divided by its length.
-    description: all this in words; "" if the folder is not of sentence-transformers.
+    description: all this in words; "" if the user chose, and the folder says nothing.
   """
 
   mode: str
@@ -47,13 +53,15 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
   Raises:
     WeightsError: the folder has other files of sentence-transformers, but no list of
       modules; it has another module, another mode without `instead`, prompts or
-      lower case that a program would have to add; or a file is damaged.
+      lower case that a program would have to add, or settings of the tokenizer or the
+      model that change vectors; or a file is damaged.
   """
   folder = stored.directory
   path = folder / MODULES
   if not path.exists():
     _refuse_without_modules(folder)
-    return Pooling(instead or "mean")
+    default = "" if instead else f"pooling mean, since {folder} has no {MODULES}"
+    return Pooling(instead or "mean", description=default)
   (own_path, own), normalized = _own(folder), "Normalize" in _modules(folder)
   prompts = _read(folder / _PROMPTS)
   texts, name = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
@@ -69,11 +77,13 @@ def read_pooling(stored: StoredModel, *, instead: str | None = None) -> Pooling:
       f"{own_path} has do_lower_case, but its tokenizer does not lowercase. Lowercase text "
       "yourself, and set it to false."
     )
+  _refuse_changes(own_path, own)
   mode = instead or _mode(folder)
+  is_own = [_MODES.get(name) for name in _modes(folder)[1]] == [mode]
   longest = _max_length(folder)
   if longest and longest >= stored.config.max_position_embeddings:
     longest = None
-  what = [f"pooling {mode}{', by --embed, not its own' if instead else ''}"]
+  what = [f"pooling {mode}{'' if is_own else ', by --embed, not its own'}"]
   what += [f"at most {longest} tokens a text"] if longest else []
   what += ["vectors of length 1"] if normalized else []
   return Pooling(mode, longest, normalized, f"as {path} says: {', '.join(what)}")
@@ -86,6 +96,27 @@ def _refuse_without_modules(folder: pathlib.Path):
     raise WeightsError(
       f"{folder} has {' and '.join(left)}, but no {MODULES} to say how they are used. Copy "
       f"the model's own there, or remove them."
+    )
+
+
+def _refuse_changes(path: pathlib.Path, own: dict):
+  """Refuses settings of the transformer with which it would compute other vectors."""
+  for name in _CHANGING:
+    values = own.get(name) or {}
+    if not isinstance(values, dict):
+      raise _damaged(path, f"{name}={values!r}")
+    if set(values) - {"trust_remote_code"}:  # which is never obeyed
+      raise WeightsError(
+        f"{path} has {name}={values!r}, which may change vectors. Remove it, and give what "
+        "it sets in the files of the tokenizer or the model."
+      )
+  try:
+    output = own.get("modality_config", {}).get("text", {}).get(_OUTPUT, _STATES)
+  except AttributeError as error:
+    raise _damaged(path, f"modality_config={own['modality_config']!r}") from error
+  if output != _STATES:
+    raise WeightsError(
+      f"{path} takes {output!r} of a text; expected {_STATES}. Choose another model."
     )
 
 
@@ -160,15 +191,23 @@ def _config_of_pooling(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _mode(folder: pathlib.Path) -> str:
+  path, modes = _modes(folder)
+  if len(modes) != 1 or modes[0] not in _MODES:
+    raise WeightsError(
+      f"{path} has pooling {modes}; expected cls or mean. Choose one by --embed, or in "
+      "training by --config.pairs.pooling."
+    )
+  return _MODES[modes[0]]
+
+
+def _modes(folder: pathlib.Path) -> tuple[pathlib.Path, list[str]]:
+  """The names of the modes of pooling, and their file."""
   path = _config_of_pooling(folder)
   about, begin = _read(path), "pooling_mode_"
   modes = about.get("pooling_mode")  # newer files have a name, or a list of names
   if modes is None:
     modes = [x.removeprefix(begin) for x in about if x.startswith(begin) and about[x]]
-  modes = [str(mode) for mode in modes] if isinstance(modes, list) else [str(modes)]
-  if len(modes) != 1 or modes[0] not in _MODES:
-    raise WeightsError(f"{path} has pooling {modes}; expected cls or mean. Pass --embed.")
-  return _MODES[modes[0]]
+  return path, [str(x) for x in (modes if isinstance(modes, list) else [modes])]
 
 
 def _own(folder: pathlib.Path) -> tuple[pathlib.Path, dict]:

@@ -23,6 +23,7 @@ from packing.files import parse_json, write_json, write_text
 
 _SETTINGS, _FAST = "tokenizer_config.json", "tokenizer.json"
 BYTE_LEVEL_FILES = (_FAST, "vocab.json")  # one of them; the latter with its merges
+_TYPES = "token_type_ids"  # an input of a model
 _ADDED, _MERGES = "added_tokens.json", "merges.txt"
 SPLITTING = (*BYTE_LEVEL_FILES, _MERGES)  # how text is split, where BERT does not say it
 FILES = (*SPLITTING, VOCABULARY, _SETTINGS, _ADDED, "special_tokens_map.json")
@@ -187,6 +188,31 @@ def lowercases(directory: pathlib.Path, vocabulary: Vocabulary | None) -> bool:
     return _lowercases(_read_fast(path)["normalizer"] or {})
 
 
+def gives_pair_types(directory: pathlib.Path) -> bool:
+  """Whether transformers gives the second text of a pair type 1, as BERT's tokenizer does.
+
+  XLM-R's, which some BERTs have, gives type 0 to both texts.
+
+  Args:
+    directory: a Hugging Face directory.
+
+  Raises:
+    WeightsError: a file of the tokenizer is damaged.
+  """
+  path = directory / _FAST
+  with _explained(f"The tokenizer in {directory}"):
+    inputs = _read_json(directory / _SETTINGS).get("model_input_names")
+    if inputs is not None and _TYPES not in inputs:
+      return False
+    own = tokenizers.Tokenizer.from_file(str(path)) if path.exists() else None
+    if not own or not own.post_processor:
+      return True
+    probe = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    probe.post_processor = own.post_processor
+    pair = probe.encode("a", "a")
+    return pair.type_ids[pair.sequence_ids.index(1)] > 0
+
+
 def write_tokenizer(
   directory: pathlib.Path, vocabulary: Vocabulary, *, max_length: int, token_types: int = 2
 ):
@@ -285,7 +311,7 @@ def describe_fast(
 
 def _inputs(token_types: int) -> dict[str, list[str]]:
   """The setting of a tokenizer that says what a model takes."""
-  types = ["token_type_ids"] if token_types > 1 else []
+  types = [_TYPES] if token_types > 1 else []
   return {"model_input_names": ["input_ids", *types, "attention_mask"]}
 
 

@@ -449,7 +449,7 @@ def _random_params(config: ModelConfig, head: str):
 def _random_sequences(config: ModelConfig, head: str) -> list[dict]:
   rng = np.random.default_rng(1)
   vocab_size, num_labels = config.vocab_size, getattr(config, "num_labels", 2)
-  token_types = 1 if getattr(config, "type_vocab_size", 2) < 2 else 2
+  token_types = 2 if getattr(config, "tells_types", True) else 1
   padding = getattr(config, "position_offset", 0) - 1  # which is never in a sequence
   longest = min(ROW_LENGTH, config.max_position_embeddings)
   sequences = []

@@ -111,15 +111,19 @@ def open_tokenizer(
     InputError: the model has no vocabulary, a cased one, or no tokenizer.json although it
       needs one; or the file in its folder has other tokens.
   """
+  remedy = (
+    "Copy the model's own there. If it has none, save its tokenizer as "
+    f"{TOKENIZER_FILE} with transformers."
+  )
   if vocabulary is None:
-    raise InputError(f"{folder} has no {VOCABULARY_FILE}. Copy the model's own there.")
+    raise InputError(f"{folder} has no {VOCABULARY_FILE} or {TOKENIZER_FILE}. {remedy}")
   given, own = pathlib.Path(vocab_file), folder / TOKENIZER_FILE
   # Either may say how to split text; the given one may be gone or have changed.
   by_given = given.suffix == ".json"
   path = given if by_given and not own.exists() else own
   by_json = by_given or (own.exists() and vocabulary.by_json)
   if vocabulary.by_json and not by_json:
-    raise InputError(f"{folder} has no {TOKENIZER_FILE}. Copy the model's own there.")
+    raise InputError(f"{folder} has no {TOKENIZER_FILE}. {remedy}")
   if not vocabulary.lowercase and not by_json:
     raise InputError(f"{folder} is cased; text is lower-cased. Give its {TOKENIZER_FILE}.")
   if not by_json and (folder / VOCABULARY_FILE).exists():

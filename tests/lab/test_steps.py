@@ -1,11 +1,13 @@
 """Clocks that take turns, and the count of operations."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
 from lab import statistics
 from lab.timing import steps, turns
+from launch.record.flops import multiply
 
 
 @pytest.fixture
@@ -44,6 +46,14 @@ def test_only_the_runs_of_counted_rounds_are_timed(ticks):
   assert seconds["b"].tolist() == [22, 24, 26]
   seconds = turns.in_turns(runs, enough=lambda x: sum(x["a"]) > 4, **options)
   assert seconds["a"].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_products_are_those_whose_rate_is_the_peak(dtype):
+  product, operations = turns.products(dtype.dtype.name)
+  found = product(0)
+  assert operations % (2 * len(found) ** 3) == 0
+  assert found.dtype == multiply(found.astype(dtype), found.astype(dtype)).dtype
 
 
 @pytest.mark.parametrize("shape", [(64, 16, 3), (512, 1, 4)])

@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
+from tokenizers import normalizers
 
 from configs import base
 from launch import init_from
@@ -15,7 +17,7 @@ from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
 from model.hf.pooling import Pooling, write_pooling
 from model.weights import Vocabulary
-from pipeline.tokenizer import word_piece_tokenizer
+from pipeline.tokenizer import Tokenizer, word_piece_tokenizer
 from tests import packs
 from training.errors import ConfigError
 from training.mesh import make_mesh
@@ -143,6 +145,18 @@ def test_a_roberta_does_not_tell_token_types(tmp_path):
   config = config_for(folder)
   config.model.attention_mask = "token_type"
   with pytest.raises(ConfigError, match=r"model\.attention_mask is 'token_type'; expected"):
+    start(config, CLASSIFIER, labels=("a", "b"))
+
+
+def test_a_run_from_a_bert_whose_pairs_have_one_type_keeps_it(tmp_path):
+  folder = write(tmp_path / "hf", head="encoder")
+  settings = json.loads((folder / "tokenizer_config.json").read_text())
+  settings["model_input_names"] = ["input_ids", "attention_mask"]
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  config = config_for(folder)
+  assert not start(config, CLASSIFIER, labels=("a", "b"))[0].pair_types
+  config.model.attention_mask = "token_type"
+  with pytest.raises(ConfigError, match=r"hf does not tell sentence A from B"):
     start(config, CLASSIFIER, labels=("a", "b"))
 
 
@@ -309,6 +323,28 @@ def test_a_tokenizer_that_is_not_word_piece_is_not_read_as_one(tmp_path):
   config.data.vocab_file = ""
   with pytest.raises(ConfigError, match=rf"not a new one.*{remedy}"):
     init_from.open_weights(settings_of(config))
+
+
+def test_data_split_as_berts_are_refused_if_the_weights_have_another_tokenizer(tmp_path):
+  """A cased BERT's vocab.txt has its tokens, but its text was lower-cased."""
+  folder, prepared = write(tmp_path / "hf"), tmp_path / "prepared"
+  prepared.mkdir()
+  shutil.copyfile(folder / "vocab.txt", prepared / "vocab.txt")
+  by_words = word_piece_tokenizer(TOKENS)
+  by_words.save(str(folder / "tokenizer.json"))  # which says the same
+  given, data = hf.open_model(folder), Tokenizer(prepared / "vocab.txt")
+  init_from.check_splitting(given, data)
+  by_words.normalizer = normalizers.BertNormalizer(lowercase=False)
+  (folder / "tokenizer_config.json").unlink()
+  by_words.save(str(folder / "tokenizer.json"))
+  cased = hf.open_model(folder)
+  init_from.check_vocabulary(cased, data.vocabulary)
+  message = rf"was lower-cased .* unlike by .* Set .*vocab_file={folder}/tokenizer\.json"
+  with pytest.raises(ConfigError, match=message):
+    init_from.check_splitting(cased, data)
+  own = Tokenizer(folder / "tokenizer.json")
+  init_from.check_splitting(cased, own)
+  init_from.check_splitting(given, own)  # an uncased BERT may have any tokenizer.json
 
 
 def finetuned(folder, labels):

@@ -11,7 +11,13 @@ from training.errors import Stopped, Terminated
 @pytest.mark.parametrize(
   ("stream", "asked", "kind", "message"),
   [
-    ("hf:news", False, Stopped, "hf:news ended: saved step 3 of 9 in runs/a. Give fewer"),
+    (
+      "hf:news",
+      False,
+      Stopped,
+      "hf:news ended: saved step 3 of 9 in runs/a. Give fewer steps, or a longer stream, "
+      "in another --workdir.",
+    ),
     # Another process heard the signal.
     ("hf:news", True, Terminated, "Asked to stop: saved step 3 of 9 in runs/a. Run the"),
     ("", False, Terminated, "Asked to stop: saved step 3 of 9 in runs/a. Run the"),

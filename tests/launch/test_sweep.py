@@ -77,10 +77,25 @@ def test_steps_replace_a_duration_of_the_overrides(tmp_path, options, arm, expec
   assert run.fields.get("train.duration", "") == expected[0]  # the flag of train.py
 
 
-@pytest.mark.parametrize("arm", [{"train.steps": 5}, {"train.duration": "1 epoch"}])
-def test_an_option_and_an_arm_do_not_set_the_same(tmp_path, arm):
+@pytest.mark.parametrize(
+  ("option", "arm"),
+  [
+    ("train.steps=9", {"train.steps": 5}),
+    ("train.steps=9", {"train.duration": "1 epoch"}),
+    ("train.duration=1 epoch", {"train.steps": 5}),
+    ("optimizer.warmup=9 steps", {"optimizer.warmup_steps": 5}),
+  ],
+)
+def test_an_option_and_an_arm_do_not_set_the_same(tmp_path, option, arm):
   with pytest.raises(ConfigError, match="for 'a', but an option sets or replaces it"):
-    make_sweep(tmp_path, "--config.train.steps=9", arms={"a": arm})
+    make_sweep(tmp_path, f"--config.{option}", arms={"a": arm})
+
+
+def test_a_duration_that_an_option_empties_replaces_no_steps(tmp_path):
+  (run,) = make_sweep(
+    tmp_path, "--config.train.duration=", arms={"a": {"train.steps": 5}}
+  ).runs
+  assert (run.settings.train.duration, run.settings.train.steps) == ("", 5)
 
 
 def test_arms_have_their_names_and_win_over_the_overrides(tmp_path):
@@ -284,6 +299,17 @@ def test_the_baseline_is_the_last_row(tmp_path):
   assert len(last) == len(header)
 
 
+def test_the_caption_names_the_best_evaluation_where_a_score_is_of_it(tmp_path):
+  runs = make_sweep(tmp_path, grid=GRID).runs[:2]  # an arm each
+  finish(tmp_path, runs[0], 0.3)
+  arms = [sweep._row(run.arm, [run], tmp_path, {}) for run in runs]
+  assert sweep.described(arms).startswith("Held-out results at the end: mean ±")
+  finish(tmp_path, runs[1], 0.4, metric="score", best_score=0.5)
+  arms = [sweep._row(run.arm, [run], tmp_path, {}) for run in runs]
+  told = "Held-out results at the end (best score: of all evaluations): mean ±"
+  assert sweep.described(arms).startswith(told)
+
+
 def test_the_quick_look_that_is_advised_is_not_all_warm_up():
   path = ROOT / "configs" / "sweeps" / "ablations.py"
   advice = path.read_text().partition("quick look")[2].partition("\n\n")[0]
@@ -301,7 +327,8 @@ def test_the_picture_has_the_finished_runs_of_the_first_task(tmp_path, monkeypat
     finish(tmp_path, run, 0.1 * (1 + run.settings.seed), metric=metric)
   drawn = {}
 
-  def draw(path, arms, *, metric):
+  def draw(path, arms, *, metric, best):
+    assert not best
     drawn.update({arm: [x[-1][metric] for x in lines] for arm, lines in arms.items()})
 
   monkeypatch.setattr(sweep_picture, "draw", draw)
@@ -312,23 +339,47 @@ def test_the_picture_has_the_finished_runs_of_the_first_task(tmp_path, monkeypat
   assert "15.00% ± 7.07%" in written
 
 
-def test_the_picture_has_every_run_and_the_means(tmp_path, monkeypatch):
-  def lines(last):
-    return [{"step": t, "mlm_accuracy": last * t / 30} for t in (10, 20, 30)]
-
-  def points(axis):
-    return [x for line in axis.lines if (x := line.get_xydata().tolist())]
-
-  found, save = [], plots.save
+@pytest.fixture
+def axes(monkeypatch):
+  """Those of the pictures that are drawn."""
+  found: list = []
+  save = plots.save
 
   def keep(figure, path):
     found.extend(figure.axes)
     save(figure, path)
 
   monkeypatch.setattr(plots, "save", keep)
+  return found
+
+
+def points(axis):
+  return [x for line in axis.lines if (x := line.get_xydata().tolist())]
+
+
+def test_the_picture_shows_the_best_score_as_the_table_does(tmp_path, axes):
+  (run,) = make_sweep(tmp_path, arms={"a": {}}).runs
+  finish(tmp_path, run, 0.3, metric="score", best_score=0.7)
+  log = tmp_path / run.name / "eval.jsonl"
+  scores = (0.5, 0.7, 0.3)
+  lines = [json.dumps({"step": step, "score": x}) for step, x in enumerate(scores, 1)]
+  log.write_text("\n".join(lines) + "\n")
+  arms = sweep.tabulate(load_sweep(tmp_path / "tried.py"), tmp_path, {})
+  sweep.write(tmp_path, arms, {})
+  left, right = axes
+  assert points(left) == [[[0.7, 0]], [[0.7, 0]]]
+  assert left.get_xlabel() == "held-out score of the task at its best"
+  assert [curve[-1] for curve in points(right)] == [[3, 0.3]] * 2
+  assert "70.00%" in (tmp_path / "sweep.md").read_text()
+
+
+def test_the_picture_has_every_run_and_the_means(tmp_path, axes):
+  def lines(last):
+    return [{"step": t, "mlm_accuracy": last * t / 30} for t in (10, 20, 30)]
+
   arms = {"with": [lines(0.2), lines(0.4)], "without": [lines(0.1)]}
   sweep_picture.draw(tmp_path / "picture.png", arms)
-  left, right = found
+  left, right = axes
   assert [x.get_text() for x in left.get_yticklabels()] == ["with", "without"]
   ends = [[[0.2, 0], [0.4, 0]], [[pytest.approx(0.3), 0]], [[0.1, 1]], [[0.1, 1]]]
   assert points(left) == ends
@@ -339,11 +390,12 @@ def test_the_picture_has_every_run_and_the_means(tmp_path, monkeypatch):
   (legend,) = right.figure.legends
   assert [x.get_text() for x in legend.get_texts()] == ["with", "without"]
   assert len({line.get_linestyle() for line in legend.get_lines()}) == 2
-  found.clear()
+  axes.clear()
   once = {arm: [run[-1:] for run in runs] for arm, runs in arms.items()}
   sweep_picture.draw(tmp_path / "picture.png", once)
-  (left,) = found  # runs that were evaluated once have no curves
+  (left,) = axes  # runs that were evaluated once have no curves
   assert points(left) == ends
+  assert left.get_xlabel().endswith("at the end")
 
 
 def test_only_what_is_not_finished_is_run(tmp_path, monkeypatch, capsys):

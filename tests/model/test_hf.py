@@ -24,6 +24,8 @@ from model.weights import Vocabulary, WeightsError
 from pipeline.tokenizer import word_piece_tokenizer
 from tests import packs
 from tests.model import ours
+from training.mesh import make_mesh
+from training.step import ModelProgram
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 ARCHITECTURES = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
@@ -376,6 +378,62 @@ def test_tensors_that_do_not_fit_are_named(altered, architecture, change, messag
 
 def test_a_head_that_is_a_copy_is_read(altered):
   imported(altered(GPT2, copied("wte.weight", HEAD)))
+
+
+SPECIAL_IDS = [("[CLS]", 2), ("[SEP]", 3)]
+ROBERTAS = tokenizers.processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+XLMRS = tokenizers.processors.TemplateProcessing(
+  single="[CLS] $A [SEP]",
+  pair="[CLS] $A [SEP] [SEP] $B [SEP]",
+  special_tokens=SPECIAL_IDS,
+)
+BERTS = tokenizers.processors.TemplateProcessing(
+  single="[CLS] $A [SEP]",
+  pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+  special_tokens=SPECIAL_IDS,
+)
+
+
+@pytest.mark.parametrize(
+  ("processor", "inputs", "gives"),
+  [
+    (ROBERTAS, None, False),
+    (XLMRS, None, False),
+    (BERTS, None, True),
+    (tokenizers.processors.ByteLevel(), None, True),
+    (None, None, True),
+    (BERTS, ["input_ids", "token_type_ids"], True),
+    (BERTS, ["input_ids"], False),
+  ],
+)
+def test_a_bert_whose_tokenizer_gives_pairs_one_type_does_not_tell_them(
+  altered, tmp_path, processor, inputs, gives
+):
+  folder, out = altered("BertForSequenceClassification"), tmp_path / "out"
+  words = tuple(map(str, range(config_of(folder)["vocab_size"] - len(SPECIAL))))
+  tokenizer = word_piece_tokenizer((*SPECIAL, *words))
+  if processor:
+    tokenizer.post_processor = processor
+  tokenizer.save(str(folder / "tokenizer.json"))
+  (folder / "tokenizer_config.json").write_text(json.dumps({"model_input_names": inputs}))
+  stored = hf.open_model(folder)
+  assert isinstance(stored.config, BertConfig)
+  assert (stored.config.pair_types, stored.config.tells_types) == (gives, gives)
+  batch = packs.lay_out(packs.random_sequences())
+  batch["input_ids"] %= stored.config.vocab_size
+  alike = batch | {"token_type_ids": np.zeros_like(batch["token_type_ids"])}
+  assert batch["token_type_ids"].any()
+  mesh = make_mesh(1)
+  apply = ModelProgram(stored.config, mesh=mesh, head=stored.head).apply
+  ours, zeros = (
+    jax.jit(apply)(stored.load(), x)["sequence_logits"] for x in (batch, alike)
+  )
+  assert np.array_equal(ours, zeros) != gives
+  # It stays so through import and export.
+  assert main(["import", str(folder), "--out", str(tmp_path / "ours")]) == 0
+  assert main(["export", str(tmp_path / "ours"), "--out", str(out)]) == 0
+  for place in (tmp_path / "ours", out):
+    assert hf.open_model(place).config == stored.config
 
 
 def test_pickles_and_parts_are_not_opened(altered):

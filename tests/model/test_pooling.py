@@ -53,6 +53,56 @@ def test_the_first_settings_that_are_not_empty_count(folder):
   assert read_pooling(hf.open_model(folder)).max_length == 9
 
 
+PLAIN = {  # as sentence-transformers 5.7 writes it
+  "transformer_task": "feature-extraction",
+  "modality_config": {
+    "text": {"method": "forward", "method_output_name": "last_hidden_state"}
+  },
+  "module_output_name": "token_embeddings",
+}
+POOLED = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
+SHORT = {"text": {"max_length": 128}}
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    ({}, None),
+    ({"model_args": {"trust_remote_code": True}, "tokenizer_args": {}}, None),
+    ({"config_args": {"trust_remote_code": True}, "processing_kwargs": None}, None),
+    ({"processing_kwargs": SHORT}, "has processing_kwargs={'text': .* may change vectors"),
+    ({"processor_kwargs": {"model_max_length": 9}}, "has processor_kwargs={'model_max"),
+    ({"tokenizer_args": {"model_max_length": 9}}, "has tokenizer_args={'model_max"),
+    ({"config_kwargs": {"num_hidden_layers": 1}}, "has config_kwargs={'num_hidden"),
+    ({"config_args": {"num_hidden_layers": 1}}, "has config_args={'num_hidden"),
+    ({"config_args": [1]}, r"found config_args=\[1\]"),
+    ({"modality_config": POOLED}, "takes 'pooler_output' of a text; expected last_h"),
+    ({"modality_config": {"text": 1}}, "found modality_config={'text': 1}"),
+  ],
+)
+def test_settings_that_change_vectors_are_refused(folder, settings, message):
+  text = json.dumps(PLAIN | settings)
+  (folder / "sentence_bert_config.json").write_text(text)
+  if not message:
+    assert read_pooling(hf.open_model(folder)).mode == "mean"
+    return
+  with pytest.raises(WeightsError, match=message):
+    read_pooling(hf.open_model(folder))
+
+
+def test_the_choice_of_a_pooling_is_told(folder):
+  stored = hf.open_model(folder)
+  assert "pooling mean" in read_pooling(stored).description
+  assert "not its own" not in read_pooling(stored, instead="mean").description
+  assert "by --embed, not its own" in read_pooling(stored, instead="cls").description
+  for name in ("modules.json", "1_Pooling/config.json"):
+    (folder / name).unlink()
+  (folder / "1_Pooling").rmdir()
+  told = f"pooling mean, since {folder} has no modules.json"
+  assert read_pooling(stored) == Pooling("mean", description=told)
+  assert read_pooling(stored, instead="cls") == Pooling("cls")
+
+
 LOWERCASE = {"type": "Lowercase"}
 BERTS = json.loads(word_piece_tokenizer(TOKENS).to_str())["normalizer"]
 

@@ -111,6 +111,20 @@ def test_checkpoints_are_kept_by_policy(tmp_path, program):
   assert kept[6] == [50, 60, 70]
 
 
+def test_a_step_that_is_saved_again_keeps_its_state(saved, program):
+  """What a resumed run adds, such as an evaluation, replaces what was saved beside it."""
+  folder, states = saved
+  with Checkpoints(folder, keep=3) as checkpoints:
+    restored = checkpoints.restore_newest(program.abstract_state())
+    checkpoints.save(30, restored.state, RUN | {"log": 5}, 30)
+    assert checkpoints.steps == [10, 20, 30]
+  assert weights.choose_step(folder).why.startswith("the best")
+  again = restore(folder, program)
+  assert (again.step, again.run) == (30, RUN | {"log": 5})
+  assert_equal(jax.device_get(again.state), states[30])
+  assert not (folder / "checkpoints" / "broken").exists()
+
+
 def test_checkpoints_that_do_not_name_the_best_step_are_read(saved, program):
   folder, states = saved
   for path in folder.glob(f"**/{METADATA}"):

@@ -5,6 +5,7 @@ import math
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -103,6 +104,26 @@ def test_another_device_is_measured_and_the_best_time_counts(monkeypatch):
   assert peak.source == "measured"
   assert peak.flops == pytest.approx(2 * (2 * 2 * 1024**3 / 0.03))
   assert next(reads, None) is None
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_the_peak_is_of_products_as_the_model_computes_them(monkeypatch, has_instructions):
+  """CPUs that multiply bfloat16 do so only for results in float32."""
+  monkeypatch.setattr(flops, "multiplies_bfloat16", lambda: has_instructions)
+  measured, multiply = [], flops.multiply
+
+  def watched(a, b):
+    measured.append(multiply(a, b))
+    return measured[-1]
+
+  monkeypatch.setattr(flops, "multiply", watched)
+  multiply.clear_cache()
+  for dtype in (jnp.bfloat16, jnp.float32):
+    flops.peak_of(jax.local_devices()[:1], dtype=dtype.dtype.name)
+    wide = jnp.float32 if has_instructions else dtype
+    assert {product.dtype for product in measured} == {jnp.dtype(wide)}
+    measured.clear()
+  multiply.clear_cache()
 
 
 def test_pairs_that_attention_skips_are_not_counted():

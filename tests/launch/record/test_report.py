@@ -61,6 +61,11 @@ def test_the_summary_shows_its_figures_in_order_each_beside_its_name():
     assert min(places) >= 0, line
     assert places == sorted(places), line
   assert "packed : unpacked" not in report.summary_table(SUMMARY)  # it was not measured
+  assert "0.96 of the packing factor" in table
+  longer = {"row_length": 384, "unpacked_row_length": 192}  # a packed row is two of those
+  table = report.summary_table(SUMMARY | MEASURED | longer)
+  assert "1.93 times" in table
+  assert "of the packing factor" not in table
   result = EVALUATION | {"step": 1409, "sequences": 2422, "loss": 3.3171, "mlm_loss": 2.71}
   result |= {"nsp_loss": 0.61, "mlm_accuracy": 0.3371, "nsp_accuracy": 0.5867}
   table = report.evaluation_table(result)

@@ -32,8 +32,11 @@ def test_a_model_splits_text_by_its_own_file(tmp_path):
   (tmp_path / "tokenizer.json").unlink()
   word_pieces = open_tokenizer(tmp_path, vocabulary(tuple(VOCABULARY)))
   assert word_pieces.path.name == "vocab.txt"
-  with pytest.raises(InputError, match=r"has no tokenizer\.json. Copy"):
+  with pytest.raises(InputError, match=r"has no tokenizer\.json. Copy.* with tran"):
     open_tokenizer(tmp_path, vocabulary(tokens, by_json=True))
+  lacks = r"has no vocab\.txt or tokenizer\.json\. .* save its tokenizer as tokenizer\.json"
+  with pytest.raises(InputError, match=lacks):
+    open_tokenizer(tmp_path, None)
 
 
 def test_a_run_keeps_the_tokenizer_that_its_data_was_made_with(tmp_path):
