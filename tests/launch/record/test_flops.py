@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +111,8 @@ def test_another_device_is_measured_and_the_best_time_counts(monkeypatch):
 def test_the_peak_is_of_products_as_the_model_computes_them(monkeypatch, has_instructions):
   """CPUs that multiply bfloat16 do so only for results in float32."""
   monkeypatch.setattr(flops, "multiplies_bfloat16", lambda: has_instructions)
-  measured, multiply = [], flops.multiply
+  measured: list[jax.Array] = []
+  multiply: Any = flops.multiply
 
   def watched(a, b):
     measured.append(multiply(a, b))
