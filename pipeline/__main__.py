@@ -179,6 +179,10 @@ def _prepare(options) -> str:
   for name in ("source", "held_out_source", "mismatched_source"):
     listed = given[name] or [""]
     given[name] = listed[0] if len(listed) == 1 else json.dumps(listed, ensure_ascii=False)
+  if options.held_out_source and options.held_out_fraction:
+    raise InputError(
+      "--held-out-source is held out instead of a fraction; leave out --held-out-fraction."
+    )
   settings = DatasetSettings(**given)
   if options.workers is not None:
     check_integer("--workers", options.workers, at_least=1, at_most=4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import decimal
@@ -25,12 +26,16 @@ from pipeline.settings import DatasetSettings
 from pipeline.sources.document import DocumentFields
 from pipeline.sources.document_shards import TRAIN
 from pipeline.sources.partitions import (
+  LIBRARIES,
   FilePartition,
   Partition,
+  check_splits,
   fingerprint,
   open_source,
+  source_inputs,
   source_names,
 )
+from pipeline.sources.tfds import TfdsPartition
 from pipeline.tasks import glue, tagging
 from pipeline.tasks.encoder import SPECIAL_IN_TEXT, about_special_tokens
 from pipeline.tasks.registry import find_task
@@ -38,7 +43,7 @@ from pipeline.tokenizer import Tokenizer
 
 MAX_CLASSES = 1000  # that are found in the data
 _LOCK = ".lock"
-_SHARDS = 2  # the version of their format; those of another are not kept
+_SHARDS = 3  # the version of their format; those of another are not kept
 _OTHER_FOLDER = "another --out (config.data.directory in a run)"
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 
@@ -76,15 +81,14 @@ def prepare(
   if _exists(directory):
     # The vocabulary's file may be gone, as its source may: the dataset has a copy.
     vocabulary = Tokenizer(given) if given and pathlib.Path(given).exists() else None
-    return _open_same(directory, settings, fields, vocabulary)
+    return _open_same(directory, settings, vocabulary)
   vocabulary = Tokenizer(given) if given else None
   if vocabulary and vocabulary.warning and task.texts is not None:
     print(f"WARNING: {vocabulary.warning}", file=sys.stderr)
-  sources = {
-    split: open_source(spec, fields)
-    for split, spec in _specs(settings).items()
-    if spec or split == TRAIN
-  }
+  specs = {s: spec for s, spec in _specs(settings).items() if spec or s == TRAIN}
+  for spec in specs.values():
+    check_splits(spec)
+  sources = {split: open_source(spec, fields) for split, spec in specs.items()}
   _check_apart(sources)
   if vocabulary:
     vocabulary.ids_of(task.special_tokens)  # raises
@@ -108,13 +112,16 @@ def prepare(
       file=sys.stderr,
     )
   preparation = write.Preparation(task, settings, sources, vocabulary)
-  fingerprints = {split: fingerprint(parts) for split, parts in sources.items()}
+  fingerprints = {
+    split: fingerprint(entry for part in parts for entry in part.inputs())
+    for split, parts in sources.items()
+  }
 
   partial = directory.with_name(f".{directory.name}.partial")
   with _locked(partial):
     if _exists(directory):  # another process finished first
       shutil.rmtree(partial, ignore_errors=True)
-      return _open_same(directory, settings, fields, vocabulary)
+      return _open_same(directory, settings, vocabulary)
     try:
       work = _work_folder(partial, preparation, fingerprints)
       manifest = write.write_dataset(
@@ -302,7 +309,6 @@ def _work_folder(
 def _open_same(
   directory: pathlib.Path,
   settings: DatasetSettings,
-  fields: DocumentFields,
   vocabulary: Tokenizer | None,
 ) -> PreparedDataset:
   """Opens a dataset if it has these settings, vocabulary and sources.
@@ -326,7 +332,7 @@ def _open_same(
     raise InputError(
       f"{directory} has another vocabulary. Give its own, or {_OTHER_FOLDER}."
     )
-  _check_sources(dataset, settings, fields)
+  _check_sources(dataset, settings)
   return dataset
 
 
@@ -339,23 +345,41 @@ def _are_same(name: str, stored: Any, now: Any) -> bool:
 
 
 def _check_apart(sources: Mapping[str, list[Partition]]):
-  """Refuses held-out files that are among those to train on; all of them may be."""
+  """Refuses held-out files that are among those to train on; all of them may be.
+
+  So it does with examples of TensorFlow Datasets.
+  """
   files = {
     split: {
       path for part in parts if isinstance(part, FilePartition) for path in part.paths
     }
     for split, parts in sources.items()
   }
+  slices = {
+    split: [one for x in parts if isinstance(x, TfdsPartition) for one in x.slices()]
+    for split, parts in sources.items()
+  }
+  trained = collections.defaultdict[str, list[tuple[int, int]]](list)
+  for path, start, stop in slices[TRAIN]:
+    trained[path].append((start, stop))
   for split in files.keys() - {TRAIN}:
     both = files[TRAIN] & files[split]
     if both and files[TRAIN] != files[split]:
       raise InputError(f"{min(both)} is in the source to train on, too. Move it out.")
+    if slices[TRAIN] == slices[split]:
+      continue
+    for path, start, stop in slices[split]:
+      if any(first < stop and start < last for first, last in trained[path]):
+        raise InputError(
+          f"Examples of {pathlib.Path(path).name} are in the source to train on, too. Name "
+          "splits that share none, such as train[:90%] and train[90%:]."
+        )
 
 
-def _check_sources(
-  dataset: PreparedDataset, settings: DatasetSettings, fields: DocumentFields
-):
+def _check_sources(dataset: PreparedDataset, settings: DatasetSettings):
   """Compares names and sizes of the source's files, if they still exist; warns of dates.
+
+  It also warns of a source of TensorFlow Datasets that it does not find.
 
   The standard library is not compared, since it changes with each patch of Python.
   """
@@ -364,10 +388,17 @@ def _check_sources(
     if specs[split].partition(":")[0] == "stdlib":
       continue
     try:
-      partitions = open_source(specs[split], fields)
-      now = fingerprint(partitions)
-    except InputError:
-      continue  # gone, but a finished dataset does not need it
+      inputs = source_inputs(specs[split])
+    except (InputError, OSError) as error:
+      # Files that are gone are not needed. Why a library finds nothing is hard to tell.
+      if any(name.partition(":")[0] in LIBRARIES for name in source_names(specs[split])):
+        print(
+          f"WARNING: {specs[split]} cannot be compared with {directory}, which keeps what "
+          f"it had: {error}",
+          file=sys.stderr,
+        )
+      continue
+    now = fingerprint(inputs)
     if now["sha256"] != before["sha256"]:
       changes = [
         f"{before[unit]:,} {unit} then, {now[unit]:,} now"
@@ -380,7 +411,6 @@ def _check_sources(
         f"a new dataset: give {_OTHER_FOLDER}."
       )
     written = (directory / MANIFEST).stat().st_mtime_ns
-    inputs = [entry for partition in partitions for entry in partition.inputs()]
     if later := [name for name, _, changed in inputs if changed > written]:
       print(
         f"WARNING: {later[0]} changed after {directory} was prepared, which keeps "

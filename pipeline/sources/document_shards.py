@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -52,7 +53,8 @@ def document_shards(
   Args:
     settings: `shard_bytes` is the size at which a shard with at least two documents ends;
       `seed` selects the documents to hold out.
-    split: the split of all its documents; None to hold out `held_out_fraction` of them.
+    split: the split of all its documents; None to hold out `held_out_fraction` of them, or
+      of their contexts for squad, which several questions share.
     number: number of the partition in its source.
     partition: what to read.
   """
@@ -61,7 +63,12 @@ def document_shards(
   sizes = dict.fromkeys(SPLITS, 0)
   numbers = dict.fromkeys(SPLITS, 0)
   for index, document in enumerate(partition.read()):
-    name = split or (HELD_OUT if is_held_out(index, fraction, seed) else TRAIN)
+    if split:
+      name = split
+    elif settings.task == "squad":
+      name = HELD_OUT if _has_held_out_context(document, settings) else TRAIN
+    else:
+      name = HELD_OUT if is_held_out(index, fraction, seed) else TRAIN
     pending[name].append(document)
     sizes[name] += document.size
     if sizes[name] >= settings.shard_bytes and len(pending[name]) > 1:
@@ -91,6 +98,13 @@ def is_held_out(index: int, fraction: float, seed: int) -> bool:
     if max(drawn, math.ceil(block / fraction)) == index:
       return True
   return False
+
+
+def _has_held_out_context(document: Document, settings: DatasetSettings) -> bool:
+  """Whether a question is held out: with all that share its context, wherever they are."""
+  digest = hashlib.sha256(str(document.fields["context"]).encode()).digest()
+  drawn = _uniform(int.from_bytes(digest[:8]), settings.seed)
+  return drawn < settings.held_out_fraction
 
 
 @functools.lru_cache(maxsize=8)  # consecutive documents need the same values

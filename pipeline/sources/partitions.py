@@ -24,13 +24,15 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from packing import InputError
 from pipeline.sources import compressed, stdlib, tables, textfiles, tfds
 from pipeline.sources.document import Document, DocumentFields
 
+LIBRARIES = "stdlib", "tfds"  # whose sources have no files to name
 PARTITION_BYTES = 64_000_000  # smaller files are read together
 _SUFFIXES = {
   ".arrow": "table",
@@ -46,6 +48,7 @@ _SUFFIXES = {
 }
 # Read as text if the file is named, but not in a folder: notes, and WikiText's files.
 _TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
+_OF_SPLIT = re.compile(r"(train(?:ing)?|test|valid(?:ation)?|dev|eval)(?=[-_.]|$)", re.I)
 
 
 class Partition(Protocol):
@@ -190,22 +193,70 @@ def source_files(spec: str) -> list[pathlib.Path]:
     InputError: there is no such file, folder or glob.
   """
   names = source_names(spec)
-  named = [x for x in names if x.partition(":")[0] not in ("tfds", "stdlib")]
+  named = [x for x in names if x.partition(":")[0] not in LIBRARIES]
   return [path for name in named for path in _find_files(name)]
 
 
-def fingerprint(partitions: list[Partition]) -> dict:
+def check_splits(spec: str):
+  """Refuses a folder that has files of a training split beside those of another.
+
+  A glob that finds the same files is taken at its word.
+
+  Raises:
+    InputError: names two of the files, and a glob for one split.
+  """
+  for name in source_names(spec):
+    if not os.path.isdir(name):
+      continue
+    train, others = dict[pathlib.Path, pathlib.Path](), dict[pathlib.Path, pathlib.Path]()
+    for path in _files_of(name):
+      if found := _OF_SPLIT.match(path.name):
+        of_train = found[1].lower().startswith("train")
+        (train if of_train else others).setdefault(path.parent, path)
+    for folder in train.keys() & others.keys():
+      raise InputError(
+        f"{name} holds several splits, such as {train[folder].name} and "
+        f"{others[folder].name}. Name one by a glob, such as '{folder}/train*'."
+      )
+
+
+def source_inputs(spec: str) -> list[tuple[str, int, int]]:
+  """Name, bytes and modification time of each file of a source, without opening it.
+
+  They are those of the partitions of `open_source`, also where that refuses the files.
+
+  Raises:
+    InputError: there is no such file, folder or glob; or one of `LIBRARIES` has no such
+      source.
+  """
+  entries: list[tuple[str, int, int]] = []
+  for name in source_names(spec):
+    kind, _, rest = name.partition(":")
+    if kind == "tfds":
+      for part in open_source(name, DocumentFields(())):
+        entries += part.inputs()
+    elif kind == "stdlib":
+      entries += LibraryPartition(rest).inputs()
+    else:
+      entries += map(_file_entry, _files_of(name))
+  return entries
+
+
+def fingerprint(inputs: Iterable[tuple[str, int, int]]) -> dict:
   """The number and bytes of a source's files, and two digests.
 
   `sha256` covers names and sizes; `version` covers modification times too.
+
+  Args:
+    inputs: name, bytes and modification time of each file.
   """
-  inputs = [entry for partition in partitions for entry in partition.inputs()]
-  names = json.dumps([entry[:2] for entry in inputs]).encode()
+  entries = list(inputs)
+  names = json.dumps([entry[:2] for entry in entries]).encode()
   return {
-    "files": len(inputs),
-    "bytes": sum(size for _, size, _ in inputs),
+    "files": len(entries),
+    "bytes": sum(size for _, size, _ in entries),
     "sha256": hashlib.sha256(names).hexdigest(),
-    "version": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
+    "version": hashlib.sha256(json.dumps(entries).encode()).hexdigest(),
   }
 
 

@@ -152,7 +152,7 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
   """Does the same as `_open` for a .csv or .tsv, whose columns are all text.
 
   The first line names the columns. But if all required columns are given by number, they
-  are counted from 0 and the first line is data.
+  are counted from 0 and the first line is data, unless it has just these numbers.
 
   Raises:
     InputError: the file is empty.
@@ -163,9 +163,10 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
     raise InputError(f"{path} is empty; expected a line for each record.")
   counted = all(fields.column(field).isdigit() for field in fields.required)
   names = [str(number) for number in range(len(first))] if counted else first
+  skipped = 1 if names == first else 0  # 0,1,... is what pandas names columns without names
 
   def read(columns: list[str]) -> Iterator[tuple[str, dict]]:
-    records = itertools.islice(_cells(path, quoted=quoted), 0 if counted else 1, None)
+    records = itertools.islice(_cells(path, quoted=quoted), skipped, None)
     for (line, _), cells in records:
       if len(cells) != len(names):
         raise InputError(

@@ -232,7 +232,7 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
   """The questions of a file in the layout of SQuAD 1.1: data, paragraphs, qas, answers.
 
   Raises:
-    InputError: the file has another layout.
+    InputError: the file has another layout, or no answers where they are required.
   """
   most = MOST_EXPANDED * max(path.stat().st_size, 2**20)
   with _reading(path) as file:
@@ -252,13 +252,17 @@ def read_squad(path: pathlib.Path, fields: DocumentFields) -> Iterator[Document]
             "question": question["question"],
             "context": paragraph["context"],
           }
+          where = f"{path}, question {values['id']}"
           if "answers" in fields.required:
-            answers = question.get("answers", [])
+            if "answers" not in question:
+              raise InputError(
+                f"{where} has no answers. Test files hide theirs; use another file."
+              )
+            answers = question["answers"]
             values["answers"] = {
               "text": [answer["text"] for answer in answers],
               "answer_start": [answer["answer_start"] for answer in answers],
             }
-          where = f"{path}, question {values['id']}"
           check_texts(values, where)
           yield Document(values, where)
   except InputError:  # which is a ValueError

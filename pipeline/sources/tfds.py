@@ -36,6 +36,16 @@ class TfdsPartition:
     stats = [(path.name, os.stat(path)) for path in paths]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
+  def slices(self) -> list[tuple[str, int, int]]:
+    """File, first example and the one after the last, of each file of the split.
+
+    Only the first partition of a split reports them.
+    """
+    if self.start:
+      return []
+    found = _builder(self.folder).info.splits[self.split].file_instructions
+    return [(one.filename, one.skip, one.skip + one.take) for one in found]
+
   def read(self) -> Iterator[Document]:
     examples = _data_source(self.folder, self.split)
     features = _builder(self.folder).info.features

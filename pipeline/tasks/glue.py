@@ -22,6 +22,7 @@ from pipeline.tasks.encoder import Encoder
 
 _TWO = "sentence1", "sentence2"
 _ENTAILMENT = "entailment", "not_entailment"
+_HIDDEN = " Test splits hide their labels; use another split."
 _LARGEST = float(np.finfo(np.float32).max)  # the largest label of a regression
 _EXAMPLES = 64  # tokenised at a time
 _NUMBERS = int, float, decimal.Decimal, str
@@ -87,6 +88,11 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Store
       label: float | list[bool] = [number in found for number in range(len(labels))]
     else:
       label = parse_label(document, labels)
+      if task_name == "glue/stsb" and not 0 <= label <= 5:
+        raise InputError(
+          f"{document.where}: label is {short_repr(document.fields['label'])}; expected a "
+          f"similarity from 0 to 5.{_HIDDEN if label == -1 else ''}"
+        )
     yield sequence._replace(sequence_label=label)
 
 
@@ -118,6 +124,8 @@ def _sequence(
   limit = encoder.settings.max_sequence_length
   special = encoder.special_in_pair if len(parts) > 1 else encoder.special_in_text
   length = sum(map(len, parts)) + special
+  if not all(parts):  # such as a missing cell of a table
+    encoder.tally["empty_sentences"] += 1
   if length > limit:
     what = f"{document.where}: The example"
     encoder.count_too_long(what, length, limit, choices="truncate")
@@ -258,7 +266,7 @@ def parse_label(
   indexed = indexed and [name.lower() for name in labels] != ["true", "false"]
   if indexed and number is not None and number in range(len(labels)):
     return int(number)
-  hidden = " Test splits hide their labels; use another split." if number == -1 else ""
+  hidden = _HIDDEN if number == -1 else ""
   indices = f"0 to {len(labels) - 1} or " if indexed else ""
   raise InputError(
     f"{document.where}: {field} is {short_repr(value)}; expected {indices}one of "

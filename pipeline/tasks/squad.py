@@ -98,7 +98,10 @@ def labelled_sequences(shard: DocumentShard, encoder: Encoder) -> Iterator[Windo
       raise InputError(f"{document.where}: the id {short_repr(name)} occurs twice.")
     seen.add(name)
     texts(document, encoder.settings)  # raises
-    yield from _windows(document, *_answers(document), encoder)
+    answers, span = _answers(document)
+    if not answers:
+      encoder.tally["questions_without_answers"] += 1
+    yield from _windows(document, answers, span, encoder)
 
 
 def unlabelled_sequences(

@@ -214,6 +214,48 @@ def test_a_changed_source_is_refused_but_a_missing_one_is_not(corpus, tmp_path, 
   assert prepare(tmp_path / "d", chosen).manifest == dataset.manifest
 
 
+@pytest.mark.parametrize("change", ["another kind", "compressed", "another header"])
+def test_a_changed_source_that_cannot_be_opened_is_not_taken_for_a_missing_one(
+  corpus, tmp_path, change
+):
+  source = tmp_path / "in"
+  source.mkdir()
+  (source / "a.csv").write_text("sentence,label\na b,x\nc d,y\n")
+  chosen = settings(corpus, source=str(source), task="classification", labels="x,y")
+  chosen = dataclasses.replace(chosen, held_out_fraction=0.0)
+  manifest = prepare(tmp_path / "d", chosen).manifest
+  if change == "another kind":
+    (source / "b.jsonl").write_text('{"sentence": "e", "label": "x"}\n')
+  elif change == "compressed":
+    (source / "a.csv.gz").write_bytes(gzip.compress((source / "a.csv").read_bytes()))
+  else:
+    (source / "a.csv").write_text("text,label\ne f g,y\n")
+  with pytest.raises(packing.InputError, match=r"in has changed since .* was prepared \("):
+    prepare(tmp_path / "d", chosen)
+  shutil.rmtree(source)
+  assert prepare(tmp_path / "d", chosen).manifest == manifest
+
+
+def test_a_folder_of_several_splits_is_refused_when_it_is_prepared_anew(
+  corpus, tmp_path, monkeypatch
+):
+  source = tmp_path / "in"
+  source.mkdir()
+  for name in ("train-00000-of-00001.txt", "test-00000-of-00001.txt", "testing.txt"):
+    shutil.copy(corpus / "0.txt", source / name)
+  whole, train = (settings(corpus, source=str(x)) for x in (source, source / "train*"))
+  message = r"in holds several splits, such as train-0.* and test-0.* glob, .*in/train\*'"
+  with pytest.raises(packing.InputError, match=message):
+    prepare(tmp_path / "d", whole)
+  assert prepare(tmp_path / "train", train).manifest["source"]["train"]["files"] == 1
+  with monkeypatch.context() as before:
+    before.setattr("pipeline.preparation.prepare.check_splits", lambda spec: None)
+    manifest = prepare(tmp_path / "d", whole).manifest
+  assert prepare(tmp_path / "d", whole).manifest == manifest
+  (source / "test-00000-of-00001.txt").unlink()
+  prepare(tmp_path / "rest", whole)  # testing.txt names no split
+
+
 def test_no_file_is_read_twice(corpus, tmp_path):
   folder = tmp_path / "text"
   folder.mkdir()

@@ -101,6 +101,7 @@ def test_a_filter_is_only_named_if_it_left_documents_out(
     (["--task=text", "--vocab-file=", "--vocab-size=256"], "at least 257 for text"),
     (["--min-words=4"], "min_words is 4; expected 0 for pretraining"),
     (["--cross-documents"], "cross_documents is True; expected False for pretraining"),
+    (["--held-out-source=stdlib"], "a fraction; leave out --held-out-fraction"),
     (["--held-out-fraction=1"], "expected a fraction in [0, 1)"),
     (["--task=tokens", "--vocab-file="], "needs the vocabulary that the tokens"),
   ],

@@ -30,6 +30,19 @@ def test_tsv_columns_are_counted_and_quotes_are_text(tmp_path):
   assert found == [("\"Our friends won't.", "1"), ('He said "no".', "0")]
 
 
+def test_a_header_of_counted_columns_is_no_record(tmp_path):
+  """As pandas writes it for columns without names."""
+  columns = ("text", "0"), ("label", "1")
+  fields = DocumentFields(("text", "label"), columns=columns)
+  for header, found in (
+    ("0,1\n", ["a", "b"]),
+    ("", ["a", "b"]),
+    ("1,0\n", ["1", "a", "b"]),
+  ):
+    (tmp_path / "a.csv").write_text(f"{header}a,1\nb,0\n")
+    assert texts(tmp_path / "a.csv", fields) == found
+
+
 @pytest.mark.parametrize("suffix", DELIMITERS)
 def test_a_table_that_python_wrote_is_read_unchanged(tmp_path, suffix):
   """Fields with delimiters, quotes and line breaks, or that look like numbers or nulls."""

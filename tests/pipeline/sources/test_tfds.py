@@ -8,11 +8,13 @@ import sys
 import pytest
 
 from packing import InputError
+from pipeline.preparation.prepare import prepare
 from pipeline.settings import DatasetSettings
 from pipeline.sources import tfds
 from pipeline.sources.document import DocumentFields
-from pipeline.sources.partitions import fingerprint, open_source
+from pipeline.sources.partitions import fingerprint, open_source, source_inputs
 from pipeline.tasks.registry import find_task
+from pipeline.tokenizer import SPECIAL_TOKENS
 from tests import tfds_data
 from tests.pipeline.sources.files import read
 
@@ -65,14 +67,55 @@ def test_partitions_of_a_tfds_split_make_the_split(data_dir, tmp_path, monkeypat
   monkeypatch.setattr(tfds, "PARTITION_EXAMPLES", 20)
   parts = open_source("tfds:glue/cola", fields)
   assert [len([*part.read()]) for part in parts] == [20, 20, 20, 1]
-  assert fingerprint(parts) == fingerprint([whole])
+  inputs = [entry for part in parts for entry in part.inputs()]
+  assert inputs == source_inputs("tfds:glue/cola") == whole.inputs()
   (record,) = (data_dir / "glue" / "cola").glob("*/glue-train.array_record*")
-  assert fingerprint(parts)["bytes"] == record.stat().st_size
+  assert fingerprint(inputs)["bytes"] == record.stat().st_size
   two = open_source("tfds:glue/cola#train+validation", fields)
-  assert fingerprint(two)["files"] == 2
+  assert len([entry for part in two for entry in part.inputs()]) == 2
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # a worker elsewhere
   again = pickle.loads(pickle.dumps(parts))
   assert [d for part in again for d in part.read()] == list(whole.read())
+
+
+def cola(tmp_path, source, held_out) -> DatasetSettings:
+  (tmp_path / "vocab").write_text("\n".join([*SPECIAL_TOKENS, *tfds_data.WORDS, "."]))
+  names = [f"tfds:glue/cola{x and '#'}{x}" for x in (source, held_out)]
+  fields = {"held_out_source": names[1], "vocab_file": str(tmp_path / "vocab")}
+  return DatasetSettings(names[0], 32, task="glue/cola", **fields)
+
+
+@pytest.mark.parametrize(
+  ("source", "held_out", "is_refused"),
+  [
+    ("", "train[90%:]", True),
+    ("train[:91%]", "train[90%:]", True),
+    ("train+validation", "validation", True),
+    ("train[:90%]", "train[90%:]", False),
+    ("", "validation", False),
+    ("train[:9]", "train[:9]", False),  # all of them may be
+  ],
+)
+def test_held_out_slices_are_not_trained_on(
+  data_dir, tmp_path, source, held_out, is_refused
+):
+  chosen = cola(tmp_path, source, held_out)
+  if not is_refused:
+    assert len(prepare(tmp_path / "d", chosen, num_workers=1).held_out)
+    return
+  with pytest.raises(InputError, match=r"^Examples of glue-.* in the source to train on"):
+    prepare(tmp_path / "d", chosen)
+
+
+def test_a_source_that_cannot_be_compared_is_named(data_dir, tmp_path, monkeypatch, capsys):
+  chosen = cola(tmp_path, "train", "validation")
+  manifest = prepare(tmp_path / "d", chosen, num_workers=1).manifest
+  assert prepare(tmp_path / "d", chosen).manifest == manifest
+  assert "WARNING" not in capsys.readouterr().err
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  assert prepare(tmp_path / "d", chosen).manifest == manifest
+  found = capsys.readouterr().err
+  assert "WARNING: tfds:glue/cola#train cannot be compared with" in found
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def test_glue_pairs_lose_tokens_at_the_end_of_the_longer(make):
     ("cola", 2, r"label is 2; expected 0 to 1 or one of unacceptable, acceptable"),
     ("cola", -1, r"Test splits hide their labels"),
     pytest.param("cola", 10**400, r"label is 10+\.\.\.; expected 0 to 1", id="cola-huge"),
+    ("stsb", -1.0, r"label is -1.0; expected .* 0 to 5. Test splits hide their labels"),
+    ("stsb", "5.01", r"label is '5.01'; expected a similarity from 0 to 5\.$"),
     ("stsb", "high", r"label is 'high'; expected a 32-bit number"),
     ("stsb", "-1e39", r"label is '-1e39'; expected a 32-bit number"),
   ],
@@ -93,6 +95,15 @@ def test_a_users_classes_have_names_and_sentences_may_be_pairs(make):
   task, _ = find_task(DatasetSettings(**dataset.manifest["settings"]))
   assert task.label_names == ("bad", "good")
   assert TASKS["classification"].label_names == ()
+
+
+def test_empty_sentences_are_counted(make):
+  rows = [{"sentence": text, "label": "x"} for text in ("a", "", " ")]
+  counts = make("classification", rows, labels="x,y").manifest["counts"]["train"]
+  assert (counts["documents"], counts["empty_sentences"]) == (3, 2)
+  pairs = [{"sentence1": "a", "sentence2": text, "label": 1} for text in ("b", "")]
+  assert make("glue/mrpc", pairs).manifest["counts"]["train"]["empty_sentences"] == 1
+  assert "empty_sentences" not in make("glue/mrpc", pairs[:1]).manifest["counts"]["train"]
 
 
 @pytest.mark.parametrize(

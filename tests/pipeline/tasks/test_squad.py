@@ -1,13 +1,16 @@
 """Windows of questions and decoded answers, compared with plain loops and counts."""
 
 import gzip
+import itertools
+import json
 
 import numpy as np
 import pytest
 
 import pipeline
 from packing import InputError
-from pipeline.sources import textfiles
+from pipeline.preparation.prepare import prepare
+from pipeline.sources import partitions, textfiles
 from pipeline.tasks import registry, squad
 from pipeline.tokenizer import Tokenizer
 from tests.pipeline.tasks.making import CLS, ID, SEP, VOCABULARY
@@ -71,6 +74,42 @@ def test_a_file_that_expands_too_far_is_refused_before_it_is_read_whole(tmp_path
   fields = registry.TASKS["squad"].document_fields(pipeline.DatasetSettings("", 8))
   with pytest.raises(InputError, match=r"holds more than 104,857,600 bytes.*decompress it"):
     list(textfiles.read_squad(path, fields))
+
+
+def test_no_context_is_in_both_splits_wherever_its_questions_are(
+  tmp_path, vocab_file, monkeypatch
+):
+  monkeypatch.setattr(partitions, "PARTITION_BYTES", 1)  # a partition for each file
+  contexts = [" ".join(words) for words in itertools.product("abcd", "efgh", "ij")]
+  for number in range(3):
+    rows = [question(x[-1], context=x) | {"id": f"{x} {number}"} for x in contexts]
+    lines = map(json.dumps, rows if number % 2 else reversed(rows))
+    (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+  fields = {"vocab_file": vocab_file, "held_out_fraction": 0.2, "task": "squad"}
+  settings = pipeline.DatasetSettings(f"{tmp_path}/*.jsonl", 32, **fields)
+  dataset = prepare(tmp_path / "d", settings, num_workers=1)
+  train, held_out = (
+    [window["text"] for window in store.records()]
+    for store in (dataset.train, dataset.held_out)
+  )
+  assert len(train) + len(held_out) == 3 * len(contexts)
+  assert 1 < len(held_out) / 3 < 13  # 6.4 are expected
+  assert not set(train) & set(held_out)
+
+
+def test_a_file_that_hides_its_answers_is_only_predicted(tmp_path, ask):
+  values = {"id": "bc", "question": "yes no?"}
+  fields = registry.TASKS["squad"].document_fields(pipeline.DatasetSettings("", 8))
+  path = tmp_path / "test.json"
+  path.write_text(
+    json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": [values]}]}]})
+  )
+  with pytest.raises(InputError, match=r"question bc has no answers. Test files hide"):
+    list(textfiles.read_squad(path, fields))
+  dataset, _ = ask(question("bc"))
+  settings = pipeline.DatasetSettings(**dataset.manifest["settings"])
+  (example,) = pipeline.read_examples(str(path), settings, dataset.tokenizer)
+  assert example.sequences
 
 
 def test_an_answer_of_which_no_token_is_left_is_counted(ask):
@@ -140,7 +179,8 @@ def test_squad_is_scored_by_the_best_answer_over_all_windows(ask):
   rows[2]["answers"] = {"text": [], "answer_start": []}
   rows[1]["answers"]["text"].append("efg xyz")  # a second answer
   dataset, windows = ask(*rows)
-  assert dataset.manifest["counts"]["train"]["empty_contexts"] == 1
+  counts = dataset.manifest["counts"]["train"]
+  assert (counts["empty_contexts"], counts["questions_without_answers"]) == (1, 1)
   outputs = [np.zeros((len(w["input_ids"]), 2), np.float32) for w in windows]
   for window, output in zip(windows, outputs, strict=True):
     if window["example_id"] == "bc":
