@@ -202,7 +202,7 @@ def test_sizes_have_as_many_parameters_as_published(config, published):
     (
       "pretraining",
       {"attention_mask": "token_type", "type_vocab_size": 1},
-      "expected segment or none with variant=bert and type_vocab_size=1",
+      "expected segment or none with variant=bert, type_vocab_size=1",
     ),
     ("modern_bert", {"local_window": 7}, "local_window is 7; expected an even number"),
     ("modern_bert", {"num_heads": 4}, "num_heads is 3; expected an even number"),
