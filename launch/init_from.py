@@ -18,7 +18,7 @@ from model import hf, weights
 from model.hf.pooling import Pooling, read_pooling
 from model.hf.tokenizer import BYTE_LEVEL_FILES, read_byte_level_tokens
 from model.models import draw_params, name_of
-from pipeline.tokenizer import Tokenizer
+from pipeline.tokenizer import Tokenizer, read_vocabulary
 from training import processes
 from training.errors import ConfigError
 
@@ -140,7 +140,7 @@ def _check_vocabulary_file(data: Data, stored: weights.StoredModel):
       f"tokenizer.json. Copy it there, or choose another model."
     )
   path = pathlib.Path(data.vocab_file)
-  if data.vocab_file and stored.vocabulary.by_json and path.suffix != ".json":
+  if path.is_file() and path.suffix != ".json" and not _splits_alike(stored, path):
     raise ConfigError(
       f"config.data.vocab_file is {str(path)!r}, which splits text as BERT does, unlike "
       f"the {BYTE_LEVEL_FILES[0]} of {_FIELD}={stored.directory}. {_remedy(stored)}"
@@ -194,12 +194,20 @@ def check_splitting(stored: weights.StoredModel, tokenizer: Tokenizer):
   Raises:
     ConfigError: the weights need their tokenizer.json, and the dataset has none.
   """
-  assert stored.vocabulary is not None  # checked by open_weights
-  if stored.vocabulary.by_json and not tokenizer.by_json:
+  if not tokenizer.by_json and not _splits_alike(stored, tokenizer.path):
     raise ConfigError(
       "The text of the dataset was lower-cased and split as BERT does, unlike by the "
       f"{BYTE_LEVEL_FILES[0]} of {_FIELD}={stored.directory}. {_remedy(stored)}"
     )
+
+
+def _splits_alike(stored: weights.StoredModel, path: pathlib.Path) -> bool:
+  """Whether text split by a vocab.txt, as BERT does, is split as the weights need it."""
+  assert stored.vocabulary is not None  # checked by open_weights
+  own = stored.directory / BYTE_LEVEL_FILES[0]
+  if not stored.vocabulary.by_json:
+    return True
+  return own.is_file() and Tokenizer(own).splits_as(read_vocabulary(path))
 
 
 def _remedy(stored: weights.StoredModel) -> str:
@@ -207,7 +215,10 @@ def _remedy(stored: weights.StoredModel) -> str:
   names = BYTE_LEVEL_FILES if by_json or stored.head == "causal" else [weights.VOCABULARY]
   path = stored.directory / names[0]
   if path.exists():
-    return f"Set --config.data.vocab_file={path} and another --config.data.directory."
+    return (
+      f"Set --config.data.vocab_file={path} and another --config.data.directory; if you "
+      f"prepare the dataset yourself, give --vocab-file {path}."
+    )
   if path.name == weights.VOCABULARY:
     imported = f"python -m model import {stored.directory} --out FOLDER"
     return f"It has no {path.name}: run {imported}, and use FOLDER and its {path.name}."
@@ -224,6 +235,7 @@ def run_model_config(
   stored: weights.StoredModel | None,
   begun: model.ModelConfig | None = None,
   labels: Sequence[str] = (),
+  pair_types: bool = True,
 ) -> model.ModelConfig:
   """The model of a run, from its settings and the weights that it starts from.
 
@@ -236,9 +248,12 @@ def run_model_config(
     stored: from `open_weights`.
     begun: the model as the run began it, whose sizes it keeps; None for a new run.
     labels: names of its classes; () for regression.
+    pair_types: whether the dataset's tokenizer gives the second text of a pair type 1, as a
+      new BERT then learns.
 
   Raises:
-    ConfigError: it has begun, and its attention cannot be computed here.
+    ConfigError: it has begun, and its attention cannot be computed here; or it is new, and
+      its attention needs the types of pairs, which the tokenizer does not give.
   """
   sizes = begun or (stored.config if stored else None)
   made = run.model.of(
@@ -247,6 +262,14 @@ def run_model_config(
     num_labels=num_labels_of(run.head, labels),
   )
   if sizes is None:
+    if isinstance(made, model.BertConfig) and not pair_types:
+      check_option(
+        made.attention_mask != "token_type",
+        "model.attention_mask",
+        "token_type",
+        "segment or none, since the dataset's tokenizer gives both texts of a pair type 0",
+      )
+      made = dataclasses.replace(made, pair_types=False)
     return made
   # Some models lack some of these fields.
   names = [name for name in _WEIGHTS_FIELDS if hasattr(made, name) and hasattr(sizes, name)]

@@ -30,6 +30,7 @@ from launch.settings import RunSettings
 from launch.shares import count_shares, shares_line
 from model import ModelConfig, weights
 from model.hf.pooling import Pooling, write_pooling
+from model.hf.tokenizer import gives_pair_types
 from model.losses import PairLoss
 from model.models import metric_of
 from packing.files import write_text
@@ -266,6 +267,7 @@ def prepare_run(run: RunSettings, folder: pathlib.Path) -> TrainingRun:
     stored=stored,
     begun=begun,
     labels=dataset.labels,
+    pair_types=gives_pair_types(dataset.tokenizer.path.parent),
   )
   lengths = row_lengths(run.rows, dataset)
   computed = computation.of_run(run, model_config, lengths, begun=begun)

@@ -85,8 +85,10 @@ def _choose_column(path: pathlib.Path, schema: pa.Schema, column: str | None) ->
       counts = [x for x in _COUNTS if x in schema.names]
       if counts and column is None and pa.types.is_integer(schema.field(name).type):
         raise InputError(
-          f"{path} has {name!r} and {counts[0]!r}, so it is a histogram. Give it with "
-          f"--histogram-file; or name the column of lengths, with --column {name}."
+          f"{path} has {name!r} and {counts[0]!r}, so it may be a histogram. If it is, "
+          "write it as JSON for --histogram-file: "
+          '{"max_sequence_length": S, "counts": [S whole numbers]}. If each line is a '
+          f"sequence, name the column, with --column {name}."
         )
       return name
   wanted = f"no column {column!r}" if column else f"none of the columns {', '.join(_NAMES)}"

@@ -289,8 +289,8 @@ def make_rows(
   Raises:
     InputError: a pack does not fit or is not a list of examples; examples have different
       fields, both `label` and `labels`, integers and floats in one field, floats as tokens
-      or labels of tokens, a label that is NaN, or zeros in their `attention_mask`; or
-      integers do not fit in 32 bits.
+      or labels of tokens, or zeros in their `attention_mask`; or integers do not fit in 32
+      bits.
 
   Example:
     >>> pack = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [4, 4], "label": 0}]
@@ -403,7 +403,6 @@ def _of_sequences(
       raise InputError(f"{name} has integers and floats. Convert all to float, or to int.")
     values = np.array(given)  # floats also for uint64 and int64 together
     if "f" in kinds:
-      _check_labels(name, values)
       entries = np.full(is_used.shape, np.nan, np.float32)
     else:
       values = _check_int32(f"Values of {name}", values)
@@ -422,20 +421,9 @@ def _vectors(name: str, arrays: list[np.ndarray], is_used: np.ndarray) -> np.nda
       f"{name} of sequences are {', '.join(found)}; expected as many floats in each "
       "example. Convert all to float, and give one for each class."
     )
-  values = np.stack(arrays)
-  _check_labels(name, values)
   entries = np.full((*is_used.shape, *arrays[0].shape), np.nan, np.float32)
-  entries[is_used] = values
+  entries[is_used] = arrays
   return entries
-
-
-def _check_labels(name: str, values: np.ndarray):
-  """Refuses labels that are NaN, whose loss would be NaN."""
-  if name in LABELS and np.isnan(values).any():
-    raise InputError(
-      f"{name} is NaN in an example. Leave out examples without a label, or give a class "
-      "the label -100."
-    )
 
 
 class SameTypes:

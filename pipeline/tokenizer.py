@@ -130,6 +130,10 @@ class Tokenizer:
       )
     return around
 
+  def splits_as(self, vocabulary: list[str]) -> bool:
+    """Whether it splits text as BERT does with these tokens, in the order of their ids."""
+    return _rules(self._tokenizer) == _rules(word_piece_tokenizer(vocabulary))
+
   @property
   def warning(self) -> str:
     """A warning about casing, to show before text is split; "" for none."""

@@ -39,6 +39,7 @@ from launch.record.parameters import parameters_digest
 from launch.record.progress import Progress
 from launch.settings import RunSettings
 from model import hf, weights
+from model.hf.tokenizer import gives_pair_types
 from packing.files import write_text
 from pipeline.batches.packed import PackedBatch
 from pipeline.tokenizer import TOKENIZER_FILE
@@ -149,7 +150,10 @@ class PairedRun:
     lengths = row_lengths(settings.rows, dataset)
     given = init_from.open_weights(settings)
     model = init_from.run_model_config(
-      settings, vocab_size=len(dataset.vocabulary), stored=given
+      settings,
+      vocab_size=len(dataset.vocabulary),
+      stored=given,
+      pair_types=gives_pair_types(dataset.tokenizer.path.parent),
     )
     self._computation = computation.of_run(settings, model, lengths, begun=None)
     program = make_program(settings, self._computation.config, recipe)

@@ -194,7 +194,7 @@ def gives_pair_types(directory: pathlib.Path) -> bool:
   XLM-R's, which some BERTs have, gives type 0 to both texts.
 
   Args:
-    directory: a Hugging Face directory.
+    directory: with the files of the tokenizer; a vocab.txt alone is BERT's.
 
   Raises:
     WeightsError: a file of the tokenizer is damaged.

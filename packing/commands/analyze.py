@@ -77,8 +77,9 @@ def run(options) -> str:
 
 def _other_row(row: int, of_train: int, longest: int) -> str:
   return (
-    f"train.py makes another plan, with rows of {of_train} tokens instead of {row}: it "
-    f"chooses rows below {longest}, the longest sequence allowed, by the cost of BERT-base."
+    f"train.py makes another plan, with rows of {of_train} tokens instead of {row}: where "
+    f"they could be shorter than {longest} tokens, it chooses their length itself, by the "
+    "cost of BERT-base."
   )
 
 

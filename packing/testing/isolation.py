@@ -145,8 +145,10 @@ def isolation(
       arguments. Its output, `logits` or `last_hidden_state`, is [B, S, ...] like
       `input_ids`, or has one answer for each place of the batch's `cls_positions`.
     collate: from a list of examples to a batch with `input_ids`, such as the data collator
-      of a trainer. A `PackedCollator` gets all examples as one pack. It must not mask or
-      cut tokens. By default `PackedCollator.for_model(model.config, ...)`.
+      of a trainer. It must not mask or cut tokens. A `PackedCollator` gets all examples as
+      one pack, also inside a `MaskingCollator`, whose masking is left out, and inside the
+      collator of `packed_trainer`. By default `PackedCollator.for_model(model.config,
+      ...)`.
     examples: mappings with `input_ids`, whose token ids are all different; by default
       three, of random ids below `model.config.vocab_size`.
     alone: from an example to the model's output for it; by default
@@ -252,16 +254,20 @@ def _gap(a: np.ndarray, b: np.ndarray) -> float:
 def _of_one_row(collate: Callable) -> Callable[[list[Example]], Mapping[str, Any]]:
   """`collate` of examples; a collator of packs, which is one of ours, gets one pack."""
   ours = sys.modules.get("packing.torch")
-  of_packs = () if ours is None else (ours.PackedCollator, ours.MaskingCollator)
+  if ours is None:
+    return collate
   inner: Any = collate
-  while isinstance(getattr(inner, "collator", None), of_packs):
-    inner = inner.collator  # those of `packed_trainer`, and of masked tokens
-  if not isinstance(inner, of_packs):
+  # The collators of `packed_trainer` and of masked tokens. Others may change the batch.
+  while type(inner).__module__.startswith(f"{ours.__name__}.") and hasattr(
+    inner, "collator"
+  ):
+    inner = inner.collator
+  if not isinstance(inner, ours.PackedCollator):
     return collate
 
   def one_row(examples: list[Example]) -> Mapping[str, Any]:
     # The rows of a plan may be too short, or have too few places, for these examples.
-    gaps = len(examples) * (inner.separator_tokens + inner.length_multiple)
+    gaps = len(examples) * (inner.separator_tokens + 2 * inner.length_multiple)
     needed = sum(len(example["input_ids"]) for example in examples) + gaps
     wide = max(inner.row_length, needed)
     return dataclasses.replace(inner, row_length=wide, max_sequences=None)([examples])

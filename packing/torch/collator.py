@@ -187,7 +187,7 @@ class PackedCollator:
 
     Raises:
       InputError: a pack does not fit, or examples have different fields or types or are
-        padded (see `packing.make_rows`).
+        padded (see `packing.make_rows`); or, with answers by `sequence`, a label is NaN.
     """
     return self._arguments(*self._fields(packs))
 
@@ -240,6 +240,13 @@ class PackedCollator:
       of_sequences = of_sequences | {"sequence_ends"}
     if self.causal and self.answers == "token":
       batch.setdefault("labels", batch["input_ids"])
+    if self.answers == "sequence" and "labels" in of_sequences:
+      labels = batch["labels"][batch["sequence_mask"]]
+      if labels.isnan().any():  # their loss would be NaN
+        raise InputError(
+          "The label of an example is NaN. Leave out such examples to train, or the field "
+          "to predict."
+        )
     if "labels" in batch and "labels" not in of_sequences:
       is_target = is_real & (positions > 0) if self.causal else is_real
       batch["labels"] = batch["labels"].where(is_target, IGNORED)

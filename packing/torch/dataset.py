@@ -49,8 +49,8 @@ class PackedDataset(Dataset):
   def set_epoch(self, epoch: int):
     """Draws other packs; to be called before the loader begins the epoch.
 
-    A loader prepared by accelerate calls this itself when it begins, with its own count
-    from 0. To begin with another epoch, call `set_epoch` of that loader.
+    A loader prepared by accelerate sets its own count from 0 when it begins. So call
+    `set_epoch` of that loader, too; docs/how_to_pack.md says more.
     """
     self._epoch[0] = check_integer("epoch", epoch, at_least=0)
 

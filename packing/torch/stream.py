@@ -82,8 +82,8 @@ class PackedIterableDataset(IterableDataset):
   def set_epoch(self, epoch: int):
     """Sets the epoch of a stream that has one, by which it shuffles, also in workers.
 
-    A loader prepared by accelerate calls this itself when it begins, with its own count
-    from 0. To begin with another epoch, call `set_epoch` of that loader.
+    A loader prepared by accelerate sets its own count from 0 when it begins. So call
+    `set_epoch` of that loader, too; docs/how_to_pack.md says more.
     """
     if hasattr(self._stream, "set_epoch"):
       self._stream.set_epoch(epoch)

@@ -84,6 +84,7 @@ def packed_trainer(
     max_sequence_length=max_sequence_length,
     seed=args.seed if args.data_seed is None else args.data_seed,
     keep_columns=not args.remove_unused_columns,
+    is_masked=masking is not None,
   )
   collate = functools.partial(_collator, model, masking)
   return PackedTrainer(pack, collate, model, args, train, evaluation, **options)
@@ -136,6 +137,7 @@ class _Packs(PackedDataset):
     max_sequence_length: int,
     seed: int,
     keep_columns: bool,
+    is_masked: bool,
   ):
     self.seed = seed
     if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
@@ -150,6 +152,8 @@ class _Packs(PackedDataset):
         "token_type_ids",
         *inspect.signature(getattr(_plain(model), "forward")).parameters,  # noqa: B009
       }
+      if is_masked:
+        kept.add("special_tokens_mask")
       examples = examples.remove_columns([name for name in names if name not in kept])
     self.lengths = np.array(
       [length_of(examples[i], f"Example {i}") for i in range(len(examples))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import decimal
@@ -35,7 +34,7 @@ from pipeline.sources.partitions import (
   source_inputs,
   source_names,
 )
-from pipeline.sources.tfds import TfdsPartition
+from pipeline.sources.tfds import SHARE_NONE, TfdsPartition, shared_file
 from pipeline.tasks import glue, tagging
 from pipeline.tasks.encoder import SPECIAL_IN_TEXT, about_special_tokens
 from pipeline.tasks.registry import find_task
@@ -86,8 +85,8 @@ def prepare(
   if vocabulary and vocabulary.warning and task.texts is not None:
     print(f"WARNING: {vocabulary.warning}", file=sys.stderr)
   specs = {s: spec for s, spec in _specs(settings).items() if spec or s == TRAIN}
-  for spec in specs.values():
-    check_splits(spec)
+  for split, spec in specs.items():
+    check_splits(spec, trained=split == TRAIN)
   sources = {split: open_source(spec, fields) for split, spec in specs.items()}
   _check_apart(sources)
   if vocabulary:
@@ -359,21 +358,15 @@ def _check_apart(sources: Mapping[str, list[Partition]]):
     split: [one for x in parts if isinstance(x, TfdsPartition) for one in x.slices()]
     for split, parts in sources.items()
   }
-  trained = collections.defaultdict[str, list[tuple[int, int]]](list)
-  for path, start, stop in slices[TRAIN]:
-    trained[path].append((start, stop))
-  for split in files.keys() - {TRAIN}:
-    both = files[TRAIN] & files[split]
-    if both and files[TRAIN] != files[split]:
-      raise InputError(f"{min(both)} is in the source to train on, too. Move it out.")
-    if slices[TRAIN] == slices[split]:
+  for split in sources.keys() - {TRAIN}:
+    if files[TRAIN] == files[split] and slices[TRAIN] == slices[split]:
       continue
-    for path, start, stop in slices[split]:
-      if any(first < stop and start < last for first, last in trained[path]):
-        raise InputError(
-          f"Examples of {pathlib.Path(path).name} are in the source to train on, too. Name "
-          "splits that share none, such as train[:90%] and train[90%:]."
-        )
+    if both := files[TRAIN] & files[split]:
+      raise InputError(f"{min(both)} is in the source to train on, too. Move it out.")
+    if shared := shared_file(slices[split], slices[TRAIN]):
+      raise InputError(
+        f"Examples of {shared} are in the source to train on, too. {SHARE_NONE}"
+      )
 
 
 def _check_sources(dataset: PreparedDataset, settings: DatasetSettings):

@@ -275,6 +275,11 @@ def _check_enough(preparation: Preparation, counts: dict):
       of_short = task.filter if filters else ""
       others = " or ".join(["Add more", *filter(None, (of_text, share, of_short))])
       others = others.replace(" or ", " or set ", 1)
+      if settings.task == "squad" and settings.held_out_fraction:
+        others = (
+          "Questions are held out with their contexts: add contexts, or set "
+          "held_out_fraction or another seed"
+        )
       held_out = f" and held out {counts[HELD_OUT]['documents']}" if holds_out else ""
       expected = f"{least} each" if holds_out else f"at least {least}"
       raise InputError(

@@ -48,7 +48,9 @@ _SUFFIXES = {
 }
 # Read as text if the file is named, but not in a folder: notes, and WikiText's files.
 _TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
-_OF_SPLIT = re.compile(r"(train(?:ing)?|test|valid(?:ation)?|dev|eval)(?=[-_.]|$)", re.I)
+_OF_SPLIT = re.compile(
+  r"(train(?:ing)?|test|val(?:id(?:ation)?)?|dev|eval)(?=[-_.]|$)", re.IGNORECASE
+)
 
 
 class Partition(Protocol):
@@ -129,6 +131,15 @@ def open_source(spec: str, fields: DocumentFields) -> list[Partition]:
       raise InputError(f"{twice[0]} is in several of the sources. Name it once.")
     if len(set(names)) < len(names):
       raise InputError(f"{spec} names a source twice. Name it once.")
+    slices: list[tfds.Slice] = []
+    for part in parts:
+      if isinstance(part, tfds.TfdsPartition):
+        these = part.slices()
+        if shared := tfds.shared_file(these, slices):
+          raise InputError(
+            f"Examples of {shared} are in several of the sources. {tfds.SHARE_NONE}"
+          )
+        slices += these
     return parts
   spec = names[0]
   kind, _, rest = spec.partition(":")
@@ -197,26 +208,38 @@ def source_files(spec: str) -> list[pathlib.Path]:
   return [path for name in named for path in _find_files(name)]
 
 
-def check_splits(spec: str):
-  """Refuses a folder that has files of a training split beside those of another.
+def check_splits(spec: str, *, trained: bool):
+  """Refuses a folder that has files or folders of a training split beside another split's.
 
   A glob that finds the same files is taken at its word.
 
+  Args:
+    spec: the source.
+    trained: whether it is the source to train on.
+
   Raises:
-    InputError: names two of the files, and a glob for one split.
+    InputError: names two of the files or folders, one split alone, and all files.
   """
   for name in source_names(spec):
     if not os.path.isdir(name):
       continue
-    train, others = dict[pathlib.Path, pathlib.Path](), dict[pathlib.Path, pathlib.Path]()
+    splits: dict[bool, dict[pathlib.Path, pathlib.Path]] = {True: {}, False: {}}
     for path in _files_of(name):
-      if found := _OF_SPLIT.match(path.name):
-        of_train = found[1].lower().startswith("train")
-        (train if of_train else others).setdefault(path.parent, path)
-    for folder in train.keys() & others.keys():
+      suffix = "".join(path.suffixes[-2:]) if compressed.codec(path) else path.suffix
+      for entry in (path, *path.parents):
+        if entry == pathlib.Path(name):
+          break
+        if found := _OF_SPLIT.match(entry.name):
+          of_train = found[1].lower().startswith("train")
+          splits[of_train].setdefault(entry.parent, entry)
+    for folder in sorted(splits[True].keys() & splits[False].keys()):
+      chosen = splits[trained][folder]
+      if chosen.is_file() and (found := _OF_SPLIT.match(chosen.name)):
+        chosen = folder / f"{found[1]}*"
       raise InputError(
-        f"{name} holds several splits, such as {train[folder].name} and "
-        f"{others[folder].name}. Name one by a glob, such as '{folder}/train*'."
+        f"{name} holds several splits, such as {splits[True][folder].name} and "
+        f"{splits[False][folder].name}. Name one: '{chosen}'. If they are no splits, name "
+        f"all files: '{os.path.join(name, '**', f'*{suffix}')}'."
       )
 
 

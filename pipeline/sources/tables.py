@@ -155,7 +155,7 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
   are counted from 0 and the first line is data, unless it has just these numbers.
 
   Raises:
-    InputError: the file is empty.
+    InputError: the file is empty, or begins with the numbers of all columns but the first.
   """
   quoted = plain_suffix(path) == ".csv" or _is_quoted(path)
   _, first = next(_cells(path, quoted=quoted), (None, None))
@@ -164,6 +164,12 @@ def _open_delimited(path: pathlib.Path, fields: DocumentFields) -> tuple[pa.Sche
   counted = all(fields.column(field).isdigit() for field in fields.required)
   names = [str(number) for number in range(len(first))] if counted else first
   skipped = 1 if names == first else 0  # 0,1,... is what pandas names columns without names
+  if counted and len(first) > 1 and first == ["", *names[:-1]]:
+    raise InputError(
+      f"{path} begins with the line {','.join(first)!r}, as pandas writes columns without "
+      "names beside their index. Write the names of the columns there, and give --columns "
+      "these names."
+    )
 
   def read(columns: list[str]) -> Iterator[tuple[str, dict]]:
     records = itertools.islice(_cells(path, quoted=quoted), skipped, None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,20 @@ from pipeline.sources.document import Document, DocumentFields, missing, select_
 
 PARTITION_EXAMPLES = 65_536
 _EXAMPLES = 64  # decoded at a time
+
+SHARE_NONE = "Name splits that share none, such as train[:90%] and train[90%:]."
+Slice = tuple[str, int, int]  # a file, its first example, and the one after the last
+
+
+def shared_file(these: Iterable[Slice], others: Iterable[Slice]) -> str | None:
+  """The name of a file of which both have some example; None if there is none."""
+  spans = collections.defaultdict[str, list[tuple[int, int]]](list)
+  for path, start, stop in others:
+    spans[path].append((start, stop))
+  for path, start, stop in these:
+    if any(first < stop and start < last for first, last in spans[path]):
+      return pathlib.Path(path).name
+  return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +51,8 @@ class TfdsPartition:
     stats = [(path.name, os.stat(path)) for path in paths]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
-  def slices(self) -> list[tuple[str, int, int]]:
-    """File, first example and the one after the last, of each file of the split.
+  def slices(self) -> list[Slice]:
+    """One of each file of the split.
 
     Only the first partition of a split reports them.
     """

@@ -7,12 +7,13 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from tokenizers import normalizers
+from tokenizers import normalizers, processors
 
-from configs import base
+from configs import base, classification
 from launch import init_from
 from launch.door import settings_of
 from launch.machine import check_machine
+from launch.prepare_run import prepare_run
 from model import MODELS, BertConfig, Gpt2Config, hf, weights
 from model.__main__ import main as model_command
 from model.hf.pooling import Pooling, write_pooling
@@ -332,6 +333,7 @@ def test_data_split_as_berts_are_refused_if_the_weights_have_another_tokenizer(t
   shutil.copyfile(folder / "vocab.txt", prepared / "vocab.txt")
   by_words = word_piece_tokenizer(TOKENS)
   by_words.save(str(folder / "tokenizer.json"))  # which says the same
+  by_words.save(str(tmp_path / "uncased.json"))
   given, data = hf.open_model(folder), Tokenizer(prepared / "vocab.txt")
   init_from.check_splitting(given, data)
   by_words.normalizer = normalizers.BertNormalizer(lowercase=False)
@@ -345,6 +347,42 @@ def test_data_split_as_berts_are_refused_if_the_weights_have_another_tokenizer(t
   own = Tokenizer(folder / "tokenizer.json")
   init_from.check_splitting(cased, own)
   init_from.check_splitting(given, own)  # an uncased BERT may have any tokenizer.json
+  run = dataclasses.replace(given, vocabulary=Vocabulary(TOKENS, by_json=True))
+  with pytest.raises(ConfigError, match=message):
+    init_from.check_splitting(run, data)
+  shutil.copyfile(tmp_path / "uncased.json", folder / "tokenizer.json")
+  init_from.check_splitting(run, data)  # a run's tokenizer.json may be an uncased BERT's
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_new_bert_has_the_token_types_that_its_exported_tokenizer_gives(tmp_path, tells):
+  tokenizer = word_piece_tokenizer(TOKENS)
+  around = ("[SEP]", 3), ("[CLS]", 2)
+  process = processors.BertProcessing if tells else processors.RobertaProcessing
+  tokenizer.post_processor = process(*around)
+  tokenizer.save(str(tmp_path / "tokenizer.json"))
+  rows = [{"sentence": "1", "sentence2": "2 3", "label": x} for x in "ab" * 32]
+  (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  config = classification.get_config()
+  config.model.size = "tiny"
+  config.data.max_sequence_length = 19
+  config.data.source = config.data.held_out_source = str(tmp_path / "a.jsonl")
+  config.data.vocab_file = str(tmp_path / "tokenizer.json")
+  config.data.directory = str(tmp_path / "data")
+  (tmp_path / "run").mkdir()
+  run = prepare_run(settings_of(config), tmp_path / "run")
+  made = run.model
+  assert isinstance(made, BertConfig)
+  assert made.pair_types == tells
+  out, vocabulary = tmp_path / "hf", Vocabulary(TOKENS, by_json=True)
+  params, own = random_params(made, CLASSIFIER), run.dataset.tokenizer.path.parent
+  hf.export_model(made, params, out, vocabulary=vocabulary, tokenizer=own, labels="ab")
+  opened = hf.open_model(out).config
+  assert opened == dataclasses.replace(made, attention_impl=opened.attention_impl)
+  if not tells:
+    config.model.attention_mask = "token_type"
+    with pytest.raises(ConfigError, match=r"tokenizer gives both texts of a pair type 0"):
+      prepare_run(settings_of(config), tmp_path / "run")
 
 
 def finetuned(folder, labels):

@@ -87,7 +87,6 @@ def test_tokens_instead_of_sequences_are_refused(sequences):
     ),
     ([[IDS, IDS | {"label": None}]], "Examples differ in fields"),
     ([[IDS | {"label": None}]], "label is None; expected one number"),
-    ([[IDS | {"label": np.nan}]], "label is NaN in an example"),
   ],
 )
 def test_what_is_no_pack_of_examples_is_refused_in_one_line(packs, message):

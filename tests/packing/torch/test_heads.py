@@ -1,6 +1,7 @@
 """`packed_heads`: the answers, loss and gradients of each sequence alone, or a refusal."""
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -311,5 +312,8 @@ def test_lists_of_floats_are_labels_of_sequences_if_these_are_answered_for():
   for wrong in ([0.5], [1, 0]):
     with pytest.raises(packing.InputError, match="expected as many floats in each"):
       collator([[*pack, {"input_ids": [7], "labels": wrong}]])
+  for missing in ({"labels": [0.0, math.nan]}, {"label": math.nan}):
+    with pytest.raises(packing.InputError, match=r"label of an example is NaN. Leave out"):
+      collator([[{"input_ids": [5, 6]} | missing]])
   with pytest.raises(packing.InputError, match="answers is 'row'; expected token, seq"):
     PackedCollator(row_length=6, answers="row")

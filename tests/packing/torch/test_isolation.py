@@ -221,6 +221,39 @@ def test_collators_of_transformers_and_of_this_project():
   assert found.verdict == "isolated"
 
 
+def test_a_collator_that_changes_the_batch_of_another_is_not_passed_over():
+  from packing.torch import PackedCollator
+
+  class Changing:
+    def __init__(self, collator):
+      self.collator = collator
+
+    def __call__(self, packs):
+      return {"input_ids": self.collator(packs)["input_ids"]}
+
+  with pytest.raises(packing.InputError, match="A pack is "):
+    isolation(Model(), Changing(PackedCollator(row_length=64)), examples=EXAMPLES)
+
+
+@pytest.mark.parametrize("multiple", [1, 2, 128])
+def test_a_row_holds_all_examples_and_what_is_between_them(multiple):
+  from packing.torch import PackedCollator
+
+  collator = PackedCollator(row_length=128, separator_tokens=1, length_multiple=multiple)
+
+  def plain(input_ids, position_ids, attention_mask):
+    return Model()(input_ids, position_ids)
+
+  examples = [{"input_ids": [3 * i + 15, 3 * i + 16, 3 * i + 17]} for i in range(6)]
+  found = isolation(
+    plain,
+    collator,
+    examples=examples,
+    alone=lambda x: Model()(torch.tensor([x["input_ids"]])),
+  )
+  assert found.verdict == "isolated"
+
+
 def test_the_fixture_of_the_wheel(tmp_path):
   (tmp_path / "test_mine.py").write_text(
     "from tests.packing.torch.test_isolation import EXAMPLES, Model, one_row\n"

@@ -358,6 +358,27 @@ def test_all_columns_are_kept_for_a_transform_on_request(tmp_path):
   assert trainer.train_dataset.lengths.tolist() == [len(x["input_ids"]) for x in data]
 
 
+@pytest.mark.extra("datasets")
+def test_protected_tokens_of_a_dataset_are_not_masked(tmp_path):
+  datasets = pytest.importorskip("datasets")
+  data = [x["input_ids"] for x in examples(9)]
+  marks = [[int(token % 2) for token in ids] for ids in data]
+  trainer = packed_trainer(
+    make("ForMaskedLM"),
+    datasets.Dataset.from_dict(
+      {"input_ids": data, "special_tokens_mask": marks, "name": ["a"] * len(data)}
+    ),
+    args=arguments(tmp_path),
+    max_sequence_length=LONGEST,
+    masking=masking(tmp_path, mlm_probability=1.0),
+  )
+  batch = next(iter(trainer.get_train_dataloader()))
+  chosen = batch["labels"][batch["labels"] != -100]
+  assert len(chosen)
+  assert not (chosen % 2).any()
+  assert "name" not in batch
+
+
 def test_the_collator_of_a_trainer_can_be_tested_for_isolation(tmp_path):
   """Its rows are shorter than the examples of the test, and its tokens are masked."""
   model = make("ForMaskedLM", vocab_size=64)

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from pipeline.preparation.workers import write_shards
 from pipeline.settings import DatasetSettings
 from pipeline.sources.document import Document
 from pipeline.sources.document_shards import document_shards, is_held_out
+from pipeline.sources.partitions import check_splits, source_files
 from pipeline.tokenizer import SPECIAL_TOKENS
 from tests.prepared import ROOT, arguments, contents, settings
 
@@ -244,16 +246,52 @@ def test_a_folder_of_several_splits_is_refused_when_it_is_prepared_anew(
   for name in ("train-00000-of-00001.txt", "test-00000-of-00001.txt", "testing.txt"):
     shutil.copy(corpus / "0.txt", source / name)
   whole, train = (settings(corpus, source=str(x)) for x in (source, source / "train*"))
-  message = r"in holds several splits, such as train-0.* and test-0.* glob, .*in/train\*'"
+  message = (
+    r"in holds several splits, .* train-0.* and test-0.*: '.*/in/train\*'\. If .* all"
+  )
   with pytest.raises(packing.InputError, match=message):
     prepare(tmp_path / "d", whole)
   assert prepare(tmp_path / "train", train).manifest["source"]["train"]["files"] == 1
   with monkeypatch.context() as before:
-    before.setattr("pipeline.preparation.prepare.check_splits", lambda spec: None)
+    checks = "pipeline.preparation.prepare.check_splits"
+    before.setattr(checks, lambda spec, *, trained: None)
     manifest = prepare(tmp_path / "d", whole).manifest
   assert prepare(tmp_path / "d", whole).manifest == manifest
   (source / "test-00000-of-00001.txt").unlink()
   prepare(tmp_path / "rest", whole)  # testing.txt names no split
+
+
+@pytest.mark.parametrize(
+  ("files", "trained", "one", "everything"),
+  [
+    (("train.csv", "val.csv"), True, "train*", "*.csv"),
+    (("train.csv", "val.csv"), False, "val*", "*.csv"),
+    (("Training-0.csv.gz", "Dev-0.csv.gz"), True, "Training*", "*.csv.gz"),
+    (("train/0.csv", "test/0.csv"), True, "train", "*.csv"),
+    (("a/train/0.csv", "a/eval/0.csv"), False, "a/eval", "*.csv"),
+  ],
+)
+def test_files_or_folders_of_several_splits_are_told_how_to_be_named(
+  tmp_path, files, trained, one, everything
+):
+  for name in files:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("text,label\n")
+  with pytest.raises(packing.InputError) as caught:
+    check_splits(str(tmp_path), trained=trained)
+  named, whole = re.findall(r": '([^']*)'", str(caught.value))
+  assert (named, whole) == (f"{tmp_path}/{one}", f"{tmp_path}/**/{everything}")
+  assert len(source_files(named)) == 1
+  assert len(source_files(whole)) == 2
+  check_splits(named, trained=trained)
+  check_splits(whole, trained=trained)
+
+
+def test_files_of_one_split_in_several_folders_are_one_source(tmp_path):
+  for name in ("a/train.txt", "b/test.txt", "trainer.txt", "latest.txt"):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("a\n")
+  check_splits(str(tmp_path), trained=True)
 
 
 def test_no_file_is_read_twice(corpus, tmp_path):

@@ -41,6 +41,9 @@ def test_a_header_of_counted_columns_is_no_record(tmp_path):
   ):
     (tmp_path / "a.csv").write_text(f"{header}a,1\nb,0\n")
     assert texts(tmp_path / "a.csv", fields) == found
+  (tmp_path / "a.csv").write_text(",0,1\n0,a,1\n1,b,0\n")  # with its index
+  with pytest.raises(InputError, match=r"a\.csv begins with the line ',0,1', as pandas"):
+    texts(tmp_path / "a.csv", fields)
 
 
 @pytest.mark.parametrize("suffix", DELIMITERS)

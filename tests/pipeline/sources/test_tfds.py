@@ -80,7 +80,9 @@ def test_partitions_of_a_tfds_split_make_the_split(data_dir, tmp_path, monkeypat
 
 def cola(tmp_path, source, held_out) -> DatasetSettings:
   (tmp_path / "vocab").write_text("\n".join([*SPECIAL_TOKENS, *tfds_data.WORDS, "."]))
+  (tmp_path / "own.jsonl").write_text('{"sentence": "a", "label": 1}\n')
   names = [f"tfds:glue/cola{x and '#'}{x}" for x in (source, held_out)]
+  names = [x.replace("OWN", str(tmp_path / "own.jsonl")) for x in names]
   fields = {"held_out_source": names[1], "vocab_file": str(tmp_path / "vocab")}
   return DatasetSettings(names[0], 32, task="glue/cola", **fields)
 
@@ -91,6 +93,9 @@ def cola(tmp_path, source, held_out) -> DatasetSettings:
     ("", "train[90%:]", True),
     ("train[:91%]", "train[90%:]", True),
     ("train+validation", "validation", True),
+    ("train,OWN", "train", True),
+    ("train", "train,OWN", True),
+    ("train,OWN", "train,OWN", False),
     ("train[:90%]", "train[90%:]", False),
     ("", "validation", False),
     ("train[:9]", "train[:9]", False),  # all of them may be
@@ -105,6 +110,17 @@ def test_held_out_slices_are_not_trained_on(
     return
   with pytest.raises(InputError, match=r"^Examples of glue-.* in the source to train on"):
     prepare(tmp_path / "d", chosen)
+
+
+@pytest.mark.parametrize(
+  ("one", "other"), [("", "#train"), ("#train[:60%]", "#train[50%:]")]
+)
+def test_slices_of_one_source_share_no_example(data_dir, one, other):
+  fields = DocumentFields(("sentence", "label"))
+  with pytest.raises(InputError, match=r"^Examples of glue-train.* in several of the sou"):
+    open_source(f"tfds:glue/cola{one},tfds:glue/cola{other}", fields)
+  halves = open_source("tfds:glue/cola#train[:50%],tfds:glue/cola#train[50%:]", fields)
+  assert sum(len([*part.read()]) for part in halves) == 61
 
 
 def test_a_source_that_cannot_be_compared_is_named(data_dir, tmp_path, monkeypatch, capsys):

@@ -97,6 +97,16 @@ def test_no_context_is_in_both_splits_wherever_its_questions_are(
   assert not set(train) & set(held_out)
 
 
+def test_a_split_without_contexts_is_explained_by_them(tmp_path, vocab_file):
+  rows = [question("bc") | {"id": str(x)} for x in range(40)]
+  (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  fields = {"vocab_file": vocab_file, "held_out_fraction": 0.5, "task": "squad"}
+  settings = pipeline.DatasetSettings(f"{tmp_path}/a.jsonl", 32, **fields)
+  message = r"expected 1 each\. Questions are held out with their contexts: add contexts"
+  with pytest.raises(InputError, match=message):
+    prepare(tmp_path / "d", settings, num_workers=1)
+
+
 def test_a_file_that_hides_its_answers_is_only_predicted(tmp_path, ask):
   values = {"id": "bc", "question": "yes no?"}
   fields = registry.TASKS["squad"].document_fields(pipeline.DatasetSettings("", 8))
