@@ -13,7 +13,7 @@ EXTRAS ?= reference
 
 help:
 	@echo "make train   train a small packed BERT (a few minutes) into $(WORKDIR)"
-	@echo "make test    run the quick tests (a few minutes)"
+	@echo "make test    run the quick tests (5 to 17 minutes)"
 	@echo "make test-all  run every test"
 	@echo "make soak    kill 20 runs at random moments, resume them, compare (minutes)"
 	@echo "make lint    check style, imports and types"

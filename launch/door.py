@@ -232,7 +232,9 @@ Written by `python -m launch.door > docs/config.md`, from the classes of a run's
 files in `configs/` change some defaults, and the command line changes any, such as
 `--config.train.steps=400`. Before any work, a run rejects unknown fields, values of another
 type than the default, unusable values, and fields of other kinds of models, rows, pairs and
-optimizers. Some fields of `data` shape only datasets of the tasks that they name.
+optimizers. It ignores `optimizer.b2` and `eps` with sgd, the fields of `packing` where
+atoms fill rows, and fields that only shape a dataset if that is prepared already. Some
+fields of `data` shape only datasets of the tasks that they name.
 Where a field is a choice, its values are listed, with the default in bold.
 [training.md](training.md) says what a run does with them."""
 

@@ -1,4 +1,7 @@
-"""A causal model on packed rows in DistributedDataParallel; start it with torchrun."""
+"""A causal model on packed rows in DistributedDataParallel.
+
+Call `train` from a script that torchrun starts, with the model on the device of its rank.
+"""
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -20,8 +23,9 @@ def loader_of(examples, config, *, row_length: int, rows: int):
 
 def train(model, loader, optimizer, *, epochs: int):
   """Each step follows the mean loss over the targets of all ranks."""
-  model = DistributedDataParallel(model)
   device = next(model.parameters()).device
+  devices = None if device.type == "cpu" else [device]  # to which it moves each batch
+  model = DistributedDataParallel(model, device_ids=devices)
   for epoch in range(epochs):
     loader.dataset.set_epoch(epoch)  # other sequences share a row
     loader.sampler.set_epoch(epoch)

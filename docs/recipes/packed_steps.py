@@ -16,6 +16,13 @@ def own_loss(model, batch):
   return model(**batch).loss
 
 
+def moved(batch, device):
+  """A batch on a device; its masks may be a dictionary."""
+  if isinstance(batch, dict):
+    return {name: moved(x, device) for name, x in batch.items()}
+  return batch.to(device) if hasattr(batch, "to") else batch
+
+
 def backward(model, collator, examples, *, loss=own_loss, **options):
   """Gives each rank the gradient of the mean loss over all targets of the examples.
 
@@ -29,11 +36,12 @@ def backward(model, collator, examples, *, loss=own_loss, **options):
     lengths, row_length=collator.row_length, devices=ranks, **options
   )
   parameters = [x for x in model.parameters() if x.requires_grad]
-  number, total = sum(map(targets, examples)), torch.zeros(1, device=parameters[0].device)
+  device = parameters[0].device
+  number, total = sum(map(targets, examples)), torch.zeros(1, device=device)
   for pack in step.devices[rank]:
     own = [examples[i] for i in pack]
     if count := sum(map(targets, own)):  # a pack may be empty or without targets
-      share = count / number * loss(model, collator([own]))
+      share = count / number * loss(model, moved(collator([own]), device))
       share.backward()
       total += share.detach()
   for x in parameters:

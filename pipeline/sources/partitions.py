@@ -209,7 +209,7 @@ def source_files(spec: str) -> list[pathlib.Path]:
 
 
 def check_splits(spec: str, *, trained: bool):
-  """Refuses a folder that has files or folders of a training split beside another split's.
+  """Refuses a folder that has files or folders of several splits, by their names.
 
   A glob that finds the same files is taken at its word.
 
@@ -223,23 +223,27 @@ def check_splits(spec: str, *, trained: bool):
   for name in source_names(spec):
     if not os.path.isdir(name):
       continue
-    splits: dict[bool, dict[pathlib.Path, pathlib.Path]] = {True: {}, False: {}}
+    firsts = collections.defaultdict[pathlib.Path, dict[str, pathlib.Path]](dict)
     for path in _files_of(name):
       suffix = "".join(path.suffixes[-2:]) if compressed.codec(path) else path.suffix
       for entry in (path, *path.parents):
         if entry == pathlib.Path(name):
           break
         if found := _OF_SPLIT.match(entry.name):
-          of_train = found[1].lower().startswith("train")
-          splits[of_train].setdefault(entry.parent, entry)
-    for folder in sorted(splits[True].keys() & splits[False].keys()):
-      chosen = splits[trained][folder]
+          split = found[1].lower()
+          split = next((x for x in ("train", "val") if split.startswith(x)), split)
+          firsts[entry.parent].setdefault(split, entry)
+    for folder, splits in firsts.items():
+      if len(splits) < 2:
+        continue
+      one, other = [splits[x] for x in sorted(splits, key=lambda x: x != "train")][:2]
+      chosen = other if "train" in splits and not trained else one
       if chosen.is_file() and (found := _OF_SPLIT.match(chosen.name)):
         chosen = folder / f"{found[1]}*"
       raise InputError(
-        f"{name} holds several splits, such as {splits[True][folder].name} and "
-        f"{splits[False][folder].name}. Name one: '{chosen}'. If they are no splits, name "
-        f"all files: '{os.path.join(name, '**', f'*{suffix}')}'."
+        f"{name} holds several splits, such as {one.name} and {other.name}. Name one: "
+        f"'{chosen}'. If they are no splits, name all files: "
+        f"'{os.path.join(name, '**', f'*{suffix}')}'."
       )
 
 

@@ -269,6 +269,8 @@ def test_a_folder_of_several_splits_is_refused_when_it_is_prepared_anew(
     (("Training-0.csv.gz", "Dev-0.csv.gz"), True, "Training*", "*.csv.gz"),
     (("train/0.csv", "test/0.csv"), True, "train", "*.csv"),
     (("a/train/0.csv", "a/eval/0.csv"), False, "a/eval", "*.csv"),
+    (("dev.csv", "test.csv"), False, "dev*", "*.csv"),
+    (("test.csv", "validation.csv"), True, "test*", "*.csv"),
   ],
 )
 def test_files_or_folders_of_several_splits_are_told_how_to_be_named(
@@ -288,7 +290,8 @@ def test_files_or_folders_of_several_splits_are_told_how_to_be_named(
 
 
 def test_files_of_one_split_in_several_folders_are_one_source(tmp_path):
-  for name in ("a/train.txt", "b/test.txt", "trainer.txt", "latest.txt"):
+  names = "a/train.txt", "b/test.txt", "c/val-1.txt", "c/valid-2.txt", "c/trainer.txt"
+  for name in (*names, "train-1.txt", "training-2.txt", "latest.txt"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("a\n")
   check_splits(str(tmp_path), trained=True)
