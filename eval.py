@@ -188,6 +188,13 @@ def open_model(run: RunSettings, folder: pathlib.Path) -> weights.StoredModel:
   expected = f"{expected}, since {folder} was trained to give an example {gives}"
   check_option(several == (task == MULTI_LABEL), "data.task", task, expected)
   init_from.check_length(run, stored.config.max_position_embeddings)
+  if head == "pretraining" and not getattr(run.model.config, "next_sentence", True):
+    stored = weights.without_next_sentence(stored)
+  of_head = ("next_sentence",) if head == "pretraining" else ()
+  for name in ("attention_mask", "position_reset", "global_base", *of_head):
+    own = getattr(stored.config, name, None)
+    given = getattr(run.model.config, name, own)
+    check_option(given == own, f"model.{name}", given, f"{own!r}, as in {folder}")
   return stored
 
 

@@ -119,12 +119,25 @@ def encoder_of(stored: StoredModel) -> StoredModel:
   if isinstance(config, BertConfig):
     params = abstract_params(config, stored.head)
     config = dataclasses.replace(config, pooler="pooler" in params)
-  names = abstract_params(config, "encoder").keys()
+  return dataclasses.replace(_part_of(stored, config, "encoder"), labels=())
+
+
+def without_next_sentence(stored: StoredModel) -> StoredModel:
+  """A model with the head of pretraining, without that of next sentences if it has one."""
+  if not isinstance(stored.config, BertConfig):
+    return stored
+  config = dataclasses.replace(stored.config, next_sentence=False)
+  return _part_of(stored, config, stored.head)
+
+
+def _part_of(stored: StoredModel, config: ModelConfig, head: str) -> StoredModel:
+  """The parameters of a model that a config and a head need."""
+  names = abstract_params(config, head).keys()
 
   def load() -> Params:
     return {name: value for name, value in stored.load().items() if name in names}
 
-  return dataclasses.replace(stored, head="encoder", config=config, labels=(), load=load)
+  return dataclasses.replace(stored, head=head, config=config, load=load)
 
 
 def check_vocabulary_size(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.processors import TemplateProcessing
 
 from model.weights import VOCABULARY, Vocabulary, WeightsError, read_tokens
@@ -296,14 +296,16 @@ def describe_fast(
     special["cls_token"], special["sep_token"] = around
   if "cls_token" not in special or "sep_token" not in special:
     return
-  if is_encoder and not tokenizer.post_processor:
+  if is_encoder and not around:
     cls, sep = special["cls_token"], special["sep_token"]
     kind = int(token_types > 1)
-    tokenizer.post_processor = TemplateProcessing(
+    template = TemplateProcessing(
       single=f"{cls} $A {sep}",
       pair=f"{cls} $A {sep} $B:{kind} {sep}:{kind}",
       special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )
+    own = tokenizer.post_processor  # such as ByteLevel, which adds none
+    tokenizer.post_processor = processors.Sequence([own, template]) if own else template
     write_text(path, tokenizer.to_str())
   about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
   write_json(settings, about | _inputs(token_types) | special)

@@ -106,8 +106,8 @@ def prepare(
     print(f"{len(names)} classes in {settings.source}: {shown}", file=sys.stderr)
   if settings.task == "tagging" and not tagging.mark_entities(task.label_names):
     print(
-      "The tags are of no scheme of entities (IOB, IOE, BIOES, BILOU), so `score` is the "
-      "accuracy of words.",
+      "The tags are of no scheme of entities (IOB, IOE, BIOES, BIOS, BILOU), so `score` is "
+      "the accuracy of words.",
       file=sys.stderr,
     )
   preparation = write.Preparation(task, settings, sources, vocabulary)

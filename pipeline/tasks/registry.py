@@ -142,6 +142,8 @@ class Task:
         raise InputError(
           f"{other} and {field} are both column {column!r}. Name another with --columns."
         )
+    # An optional field is not read from a column of its name that is another field's.
+    optional = tuple(x for x in optional if x in ("id", "idx") or x not in readers)
     return DocumentFields(
       (*self.fields, *named),
       optional,

@@ -26,6 +26,7 @@ SCHEMES = {
   "IOE1": "(I+|(?<=E))E(?!$)|I+$",  # E only right before an entity of the same kind
   "IOE2": "I*E",
   "BIOES": "S|BI*E",
+  "BIOS": "S|BI*",
 }
 
 
@@ -243,10 +244,12 @@ def find_scheme(sentences: Iterable[Sequence[str]], names: Sequence[str]) -> str
   Example:
     >>> find_scheme([["I-A", "B-A", "O"]], ["O", "B-A", "I-A"])
     'IOB1'
+    >>> find_scheme([["B-A", "I-A", "S-A"]], ["O", "B-A", "I-A", "S-A"])
+    'BIOS'
   """
   letters = {_parts(name)[0] for name in names}
   if "S" in letters or {"B", "E"} <= letters:
-    return "BIOES"
+    return "BIOES" if "E" in letters else "BIOS"
   runs = [run for tags in sentences for _, _, run in _runs(tags)]
   if "E" in letters:
     return "IOE2" if 2 * sum(run.endswith("E") for run in runs) > len(runs) else "IOE1"

@@ -161,6 +161,16 @@ def test_a_run_from_a_bert_whose_pairs_have_one_type_keeps_it(tmp_path):
     start(config, CLASSIFIER, labels=("a", "b"))
 
 
+def test_a_model_without_next_sentences_has_the_other_parameters(tmp_path):
+  """As eval.py takes it for a task of single texts."""
+  stored = hf.open_model(write(tmp_path / "hf"))
+  other = weights.without_next_sentence(stored)
+  shapes = jax.tree.map(np.shape, weights.abstract_params(other.config, "pretraining"))
+  assert jax.tree.map(np.shape, other.load()) == shapes
+  assert stored.load().keys() - other.load().keys() == {"nsp", "pooler"}
+  assert not other.config.next_sentence
+
+
 def test_a_roberta_predicts_no_next_sentence(tmp_path):
   folder = write(tmp_path / "hf", **ROBERTA)
   with pytest.raises(ConfigError, match=r"model\.next_sentence is True; expected False"):

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 
 from model import hf
 from model.hf.tokenizer import describe_fast
@@ -178,12 +179,21 @@ def test_transformers_opens_what_is_exported_with_its_tokenizer(tmp_path, archit
     assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids
 
 
-def test_transformers_splits_text_by_the_tokenizer_json_as_we_do(tmp_path):
-  """A ModernBERT of ours has no other file of its tokenizer, until it is exported."""
+@pytest.mark.parametrize("processes", [False, True])
+def test_transformers_splits_text_by_the_tokenizer_json_as_we_do(tmp_path, processes):
+  """A ModernBERT of ours has no other file of its tokenizer, until it is exported.
+
+  A post-processor may add no tokens, as that of ByteLevelBPETokenizer.
+  """
   texts = json.loads((GOLDEN / "tokenizer.json").read_text())["texts"]
   shutil.copy(GOLDEN / "ModernBertForMaskedLM" / "config.json", tmp_path)
   path = tmp_path / "tokenizer.json"
-  path.write_text(train_bpe(texts, vocab_size=300, special_tokens=SPECIAL_TOKENS))
+  made = tokenizers.Tokenizer.from_str(
+    train_bpe(texts, vocab_size=300, special_tokens=SPECIAL_TOKENS)
+  )
+  if processes:
+    made.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+  made.save(str(path))
   theirs = reference.transformers.AutoTokenizer.from_pretrained(tmp_path)
   expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
   assert Tokenizer(path).encode(texts) == expected

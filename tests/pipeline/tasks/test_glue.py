@@ -129,6 +129,12 @@ def test_a_second_sentence_of_another_name_is_not_lost(make, task, name):
     make(task, rows)
   both = make(task, rows, columns=f"sentence2={name}")
   assert tokens(both.train) == ["[CLS] a [SEP] b [SEP]"] * 2
+  alone = make(
+    task,
+    [{"sentence1": "c", "sentence2": "d", "label": n} for n in (0, 1)],
+    columns="sentence=sentence2",
+  )  # which is then no second sentence
+  assert tokens(alone.train) == ["[CLS] d [SEP]"] * 2
   rows = [row | {"sentence_b": "c"} for row in rows]  # nothing lacks a name
   assert tokens(make(task, rows, columns=f"sentence2={name}").train) == tokens(both.train)
 

@@ -458,6 +458,7 @@ def test_strict_entities_are_those_of_seqeval(scheme, data):
     ("IOE2", "I-A E-A I-A O E-B I-B", [("A", 0, 2), ("B", 4, 5)]),
     ("BIOES", "B-A E-A B-A I-A S-B E-B", [("A", 0, 2), ("B", 4, 5)]),
     ("BIOES", "B-A L-A B-A I-A U-B L-B", [("A", 0, 2), ("B", 4, 5)]),
+    ("BIOS", "B-A I-A S-A I-A B-B", [("A", 0, 2), ("A", 2, 3), ("B", 4, 5)]),
   ],
 )
 def test_strict_entities_of_each_scheme(scheme, tags, expected):
