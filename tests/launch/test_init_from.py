@@ -168,7 +168,7 @@ def test_a_model_without_next_sentences_has_the_other_parameters(tmp_path):
   shapes = jax.tree.map(np.shape, weights.abstract_params(other.config, "pretraining"))
   assert jax.tree.map(np.shape, other.load()) == shapes
   assert stored.load().keys() - other.load().keys() == {"nsp", "pooler"}
-  assert not other.config.next_sentence
+  assert other.config == dataclasses.replace(TINY, next_sentence=False)
 
 
 def test_a_roberta_predicts_no_next_sentence(tmp_path):
