@@ -123,6 +123,11 @@ def column_lengths(table: pa.Table | pa.RecordBatch, name: str, where: str) -> n
     raise InputError(
       f"{what} is {column.type}; expected tokens in lists, or lengths. Tokenize text first."
     )
+  if is_list and not pa.types.is_integer(column.type.value_type):
+    raise InputError(
+      f"{what} is {column.type}; expected lists of token ids. Tokenize text first, and "
+      "give each sequence a record of its own."
+    )
   if column.null_count:
     raise InputError(f"{what} has {column.null_count} missing values. Drop these records.")
   lengths = pa.compute.list_value_length(column) if is_list else column

@@ -165,7 +165,7 @@ def test_an_imported_model_is_evaluated_only_where_it_fits(task):
   for options, fields, message in (
     (["--step=best"], {}, "--step is 'best', but"),
     ([], {"data.max_sequence_length": 43}, "expected at most the 41 positions"),
-    ([], {"model.attention_mask": "none"}, "'none'; expected 'segment', as in classifier"),
+    ([], {"model.attention_mask": "none"}, "attention_mask is 'none'; expected 'segment'"),
     (
       [],
       {"model.attention_impl": "cudnn"},

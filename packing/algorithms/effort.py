@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
 
 from packing.algorithms.progress import Progress
 from packing.errors import check
@@ -23,10 +24,10 @@ def check_effort(effort) -> float:
   """
   if effort is None:
     return math.inf
-  is_number = isinstance(effort, int | float) and not isinstance(effort, bool)
+  is_number = isinstance(effort, numbers.Real) and not isinstance(effort, bool)
   expected = "a number above 0, about how many seconds of a core, or None for no limit"
   check(is_number and effort > 0, "effort", effort, expected)
-  return effort * WORK_A_SECOND
+  return float(effort) * WORK_A_SECOND
 
 
 class Effort:

@@ -45,8 +45,9 @@ def read_lengths(path, *, column: str | None = None, split: str | None = None):
       a directory of such Arrow or Parquet files, as Hugging Face `save_to_disk` and `python
       -m pipeline prepare` write them.
     column: the column to read; None to choose it by its name.
-    split: in a directory, the name of the files or folders to read, which may continue with
-      "-" or "."; None for "train" or, if there is none, for the only split; "all" for all.
+    split: in a directory, the name of the files or folders to read, without the numbers of
+      their parts; a usual name, such as train, may continue with "-" or ".". None for
+      "train" or, if there is none, for the only split; "all" for all.
 
   Returns:
     int64[num_sequences], and a description of where the lengths come from.
@@ -144,8 +145,12 @@ def _split_name(path: pathlib.Path) -> str:
   Example:
     >>> _split_name(pathlib.Path("data/train-00000-of-00001.parquet"))
     'train'
+    >>> _split_name(pathlib.Path("squad-validation.arrow"))
+    'squad-validation'
   """
-  return re.split(r"[-.]|_?\d", path.name)[0]
+  if usual := re.match(r"(train|validation|valid|val|test|dev|eval)(?=[-.])", path.name):
+    return usual[0]
+  return re.split(r"(?:^|[-_.])\d+(?=[-_.])|\.(?:arrow|parquet)$", path.name)[0]
 
 
 def _read_file(path: pathlib.Path, column: str | None) -> tuple[np.ndarray, str | None]:

@@ -48,8 +48,11 @@ _SUFFIXES = {
 }
 # Read as text if the file is named, but not in a folder: notes, and WikiText's files.
 _TEXT_IF_NAMED = (".md", ".raw", ".tokens", "")
-_OF_SPLIT = re.compile(
-  r"(train(?:ing)?|test|val(?:id(?:ation)?)?|dev|eval)(?=[-_.]|$)", re.IGNORECASE
+_SPLIT = "(train(?:ing)?|test|val(?:id(?:ation)?)?|dev|eval)"
+_BEGINS_WITH_SPLIT = re.compile(rf"{_SPLIT}(?=[-_.]|$)", re.IGNORECASE)
+# As Hugging Face names them: squad-train.arrow, c4-train.00000-of-01024.json.gz.
+_ENDS_WITH_SPLIT = re.compile(
+  rf".*[-_.]{_SPLIT}(?=(?:[-_.]\d+(?:-of-\d+)?)*(?:\.[a-z]\w*)*$)", re.IGNORECASE
 )
 
 
@@ -229,7 +232,7 @@ def check_splits(spec: str, *, trained: bool):
       for entry in (path, *path.parents):
         if entry == pathlib.Path(name):
           break
-        if found := _OF_SPLIT.match(entry.name):
+        if found := _split_in(entry):
           split = found[1].lower()
           split = next((x for x in ("train", "val") if split.startswith(x)), split)
           firsts[entry.parent].setdefault(split, entry)
@@ -238,13 +241,20 @@ def check_splits(spec: str, *, trained: bool):
         continue
       one, other = [splits[x] for x in sorted(splits, key=lambda x: x != "train")][:2]
       chosen = other if "train" in splits and not trained else one
-      if chosen.is_file() and (found := _OF_SPLIT.match(chosen.name)):
-        chosen = folder / f"{found[1]}*"
+      if chosen.is_file() and (found := _split_in(chosen)):
+        chosen = folder / f"{found[0]}*"
       raise InputError(
         f"{name} holds several splits, such as {one.name} and {other.name}. Name one: "
         f"'{chosen}'. If they are no splits, name all files: "
         f"'{os.path.join(name, '**', f'*{suffix}')}'."
       )
+
+
+def _split_in(path: pathlib.Path) -> re.Match[str] | None:
+  """What a file or a folder is called up to its split. A text may be about a test."""
+  found = _BEGINS_WITH_SPLIT.match(path.name)
+  kind = _SUFFIXES.get(compressed.plain_suffix(path), "text")
+  return found or (_ENDS_WITH_SPLIT.match(path.name) if kind != "text" else None)
 
 
 def source_inputs(spec: str) -> list[tuple[str, int, int]]:

@@ -232,6 +232,12 @@ def test_splits_are_kept_apart(tmp_path):
     ("nested/test/shard/0000", 2),
     ("language/en/dev-00000-of-00001", 1),
     ("language/en/test-00000-of-00001", 2),
+    ("named/squad-train", 1),
+    ("named/squad-validation", 2),
+    ("named/part/train-a", 3),
+    ("named/part/train-b.c", 4),
+    ("folds/fold1", 1),
+    ("folds/fold2", 2),
   ):
     write(tmp_path / f"{name}.parquet", table(length=[length]))
   for folder, split, expected in (
@@ -247,6 +253,9 @@ def test_splits_are_kept_apart(tmp_path):
     ("config", "test", [2]),
     ("nested", None, [1]),
     ("nested", "test", [2]),
+    ("named", "squad-validation", [2]),
+    ("named/part", None, [3, 4]),
+    ("folds", "fold2", [2]),
   ):
     assert read(tmp_path / folder, split=split) == expected, (folder, split)
   with pytest.raises(packing.InputError, match="no split 'dev'; found test, train"):
@@ -254,6 +263,15 @@ def test_splits_are_kept_apart(tmp_path):
   for folder in ("several", "language"):
     with pytest.raises(packing.InputError, match=r"several splits, dev, test\. Name one"):
       read(tmp_path / folder)
+  with pytest.raises(packing.InputError, match=r"several splits, fold1, fold2\. Name one"):
+    read(tmp_path / "folds")
+
+
+@pytest.mark.parametrize("values", [[["two", "words"]], [[[1, 2], [3]]], [[0.5, 1.5]]])
+def test_lists_of_anything_but_token_ids_are_refused(tmp_path, values):
+  write(tmp_path / "a.parquet", table(tokens=values))
+  with pytest.raises(packing.InputError, match=r"expected lists of token ids\. Tokenize"):
+    read(tmp_path / "a.parquet")
 
 
 def test_directories_as_hugging_face_and_pipeline_write_them(tmp_path):

@@ -123,7 +123,7 @@ def test_a_plan_two_packs_above_the_bound_begins_a_search():
 
 def test_effort_ends_the_search():
   histogram = packing.load_histogram("wikipedia_1024")
-  plan = packing.pack(histogram, max_sequences_per_pack=4, effort=0.5)
+  plan = packing.pack(histogram, max_sequences_per_pack=4, effort=np.float32(0.5))
   assert plan.details["stopped_by"] == "effort"
   assert plan.num_packs < 1.01 * plan.lower_bound
   for wrong in (0, -1, True, "2", float("nan")):

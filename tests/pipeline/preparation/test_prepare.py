@@ -270,6 +270,14 @@ def test_a_folder_of_several_splits_is_refused_when_it_is_prepared_anew(
     (("train/0.csv", "test/0.csv"), True, "train", "*.csv"),
     (("a/train/0.csv", "a/eval/0.csv"), False, "a/eval", "*.csv"),
     (("dev.csv", "test.csv"), False, "dev*", "*.csv"),
+    (("squad-train.arrow", "squad-validation.arrow"), True, "squad-train*", "*.arrow"),
+    (("a.train.csv", "a.valid-00-of-01.csv"), False, "a.valid*", "*.csv"),
+    (
+      ("c4-train.00000-of-01024.jsonl.gz", "c4-val.1.jsonl.gz"),
+      True,
+      "c4-train*",
+      "*.jsonl.gz",
+    ),
     (("test.csv", "validation.csv"), True, "test*", "*.csv"),
   ],
 )
@@ -291,7 +299,8 @@ def test_files_or_folders_of_several_splits_are_told_how_to_be_named(
 
 def test_files_of_one_split_in_several_folders_are_one_source(tmp_path):
   names = "a/train.txt", "b/test.txt", "c/val-1.txt", "c/valid-2.txt", "c/trainer.txt"
-  for name in (*names, "train-1.txt", "training-2.txt", "latest.txt"):
+  about = "Express_train.txt", "Crash_test.txt", "d/a-train-b.csv", "d/b-test-c.csv"
+  for name in (*names, *about, "train-1.txt", "training-2.txt", "latest.txt"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("a\n")
   check_splits(str(tmp_path), trained=True)
