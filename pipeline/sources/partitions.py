@@ -227,8 +227,8 @@ def check_splits(spec: str, *, trained: bool):
     if not os.path.isdir(name):
       continue
     firsts = collections.defaultdict[pathlib.Path, dict[str, pathlib.Path]](dict)
-    for path in _files_of(name):
-      suffix = "".join(path.suffixes[-2:]) if compressed.codec(path) else path.suffix
+    files = _files_of(name)
+    for path in files:
       for entry in (path, *path.parents):
         if entry == pathlib.Path(name):
           break
@@ -243,10 +243,11 @@ def check_splits(spec: str, *, trained: bool):
       chosen = other if "train" in splits and not trained else one
       if chosen.is_file() and (found := _split_in(chosen)):
         chosen = folder / f"{found[0]}*"
+      suffixes = files[0].suffixes[-2 if compressed.codec(files[0]) else -1 :]
+      everything = pathlib.Path(name, "**", f"*{''.join(suffixes)}")
       raise InputError(
         f"{name} holds several splits, such as {one.name} and {other.name}. Name one: "
-        f"'{chosen}'. If they are no splits, name all files: "
-        f"'{os.path.join(name, '**', f'*{suffix}')}'."
+        f"'{chosen}'. If they are no splits, name all files: '{everything}'."
       )
 
 
