@@ -15,7 +15,7 @@ from packing import InputError
 from packing.errors import short_repr
 from pipeline.settings import DatasetSettings
 from pipeline.sources import textfiles
-from pipeline.sources.document import Document, DocumentFields
+from pipeline.sources.document import IDS, Document, DocumentFields
 from pipeline.sources.partitions import open_source
 from pipeline.tasks.encoder import Encoder
 from pipeline.tasks.registry import Task, find_task
@@ -23,7 +23,6 @@ from pipeline.tokenizer import Tokenizer
 
 STANDARD_INPUT = "-"
 _LABELS = "label", "tags", "answers"  # fields that are not read
-_IDS = "id", "idx"
 
 
 class Example(NamedTuple):
@@ -99,7 +98,7 @@ def _fields(task: Task, settings: DatasetSettings) -> DocumentFields:
   """The fields to read: ids, but no labels."""
   columns = [f"{f}={name}" for f, name in settings.column_names() if f not in _LABELS]
   fields = tuple(field for field in task.fields if field not in _LABELS)
-  ids = tuple(field for field in _IDS if field not in fields)
+  ids = tuple(field for field in IDS if field not in fields)
   visible = dataclasses.replace(task, fields=fields, optional=(*task.optional, *ids))
   return dataclasses.replace(
     visible.document_fields(dataclasses.replace(settings, columns=",".join(columns))),
@@ -161,7 +160,7 @@ def _examples(
 
 
 def _id(document: Document) -> str | None:
-  for field in _IDS:
+  for field in IDS:
     if (value := document.fields.get(field)) is not None:
       return str(value)
   return None

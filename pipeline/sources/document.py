@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from packing import InputError
 from packing.errors import short_repr
 
+IDS = "id", "idx"  # fields that name a record, in a column of any other field
 MAX_DOCUMENT_BYTES = 16 * 2**20
 _OF_PAIRS = r"(?i)labels?|scores?"  # whether two texts belong together
 
@@ -100,7 +101,7 @@ class DocumentFields:
           "belonging together. Keep the records where they do and remove it, or take the "
           "task scored_pairs."
         )
-      unnamed = [field for field in self.optional if field not in ("id", "idx")]
+      unnamed = [field for field in self.optional if field not in IDS]
       if not unnamed:  # each has a column
         continue
       field = "positive" if name.lower().startswith("pos") else unnamed[0]

@@ -247,7 +247,7 @@ def check_splits(spec: str, *, trained: bool):
       everything = pathlib.Path(name, "**", f"*{''.join(suffixes)}")
       raise InputError(
         f"{name} holds several splits, such as {one.name} and {other.name}. Name one: "
-        f"'{chosen}'. If they are no splits, name all files: '{everything}'."
+        f"'{chosen}'. If they are not splits, name all files: '{everything}'."
       )
 
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 from packing import InputError
 from packing.errors import check, short_repr
 from pipeline.settings import DatasetSettings
-from pipeline.sources.document import Document, DocumentFields
+from pipeline.sources.document import IDS, Document, DocumentFields
 from pipeline.sources.document_shards import DocumentShard
 from pipeline.store import (
   MULTI_LABEL_SCHEMA,
@@ -143,7 +143,7 @@ class Task:
           f"{other} and {field} are both column {column!r}. Name another with --columns."
         )
     # An optional field is not read from a column of its name that is another field's.
-    optional = tuple(x for x in optional if x in ("id", "idx") or x not in readers)
+    optional = tuple(x for x in optional if x in IDS or x not in readers)
     return DocumentFields(
       (*self.fields, *named),
       optional,
